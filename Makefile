@@ -149,7 +149,7 @@ proxies-tools:
 
 # interop/connect/known-failing.txt says which tests fail, and why.
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests on nearcall's HTTP/1 face, in seconds once they are built
+connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
 		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --mode server -- ../../bin/conformanceserver
 
@@ -210,6 +210,12 @@ soak: ## the chaos run for SOAK (10m), and as long over QUIC: random calls, canc
 chaos: ## the same over the network for CHAOS (10m), and as long over QUIC: connections that break, datagrams that are lost, servers that are killed
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v ./test
 	cd quic && NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
+
+# make test makes 3 restarts.
+RESTARTS ?= 100
+.PHONY: restarts
+restarts: ## servers that are replaced RESTARTS (100) times under load on one address: no call may fail; in under two minutes
+	NEARCALL_RESTARTS=$(RESTARTS) $(GO) test $(RACE) -count=1 -run '^TestRestarts$$' -timeout 0 -v ./test
 
 # The race detector does not free the memory of coroutines that have ended, so each
 # round is a separate process.
@@ -352,7 +358,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests bits32 windows soak chaos loops delays attack mutate fuzz schemas flaky
+RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

@@ -97,6 +97,32 @@ func ExampleListen() {
 	// Output: SERVING
 }
 
+// A program that has a connection needs no listener: the server serves one end and the client's
+// dial function returns the other. Here a net.Pipe stands for a pair of sockets that a child
+// process has inherited, a hijacked stream, or a channel of SSH. The client dials again when it
+// loses its connection, so the dial function makes a pair for each.
+func ExampleServer_ServeConn() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+
+	conn, err := nearcall.NewClient("unix:helper", nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		go srv.ServeConn(far)
+		return near, nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Status)
+	// Output: SERVING
+}
+
 // Streams work as they do over a network: the handler runs concurrently with the caller,
 // flow control limits how far it gets ahead, and the caller's context cancels it.
 func ExampleClientConn_NewStream() {

@@ -3,22 +3,26 @@ package nearcall
 import (
 	"cmp"
 	"context"
+	"net/http"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall/internal/grpcserver"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// http2Headers is the default of MaxHeaderListSize for ordinary gRPC clients, in bytes. It
-// is below grpc-go's 16 MiB, which HPACK lets a client fill with 4 kB for each call.
+// http2Headers is the default of MaxHeaderListSize for ordinary gRPC clients, in bytes. It is
+// below grpc-go's default of 16 MiB: with HPACK, a client can fill 16 MiB by sending 4 kB for each
+// call.
 const http2Headers = 64 << 10
 
-// takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped it closes
-// the connection without an error, so the client tries again.
+// takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped, takeGRPC
+// closes the connection without an error, so the client tries again.
 func (s *Server) takeGRPC(c sock.Handover) {
 	if inner := s.grpcServer(); inner != nil {
 		inner.Take(c.Conn, c.First, c.Auth, c.Deadline)
@@ -27,12 +31,18 @@ func (s *Server) takeGRPC(c sock.Handover) {
 	}
 }
 
-// grpcServer returns the server for ordinary gRPC clients, and makes it on first use. It
-// returns nil if the server is stopped.
+// serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is stopped.
+func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
+	inner := s.grpcServer()
+	return inner != nil && inner.ServeHTTP(w, r, &peer.Peer{Addr: p.Addr, LocalAddr: p.LocalAddr, AuthInfo: p.AuthInfo})
+}
+
+// grpcServer returns the server for ordinary gRPC clients, and makes it on first use. Once the
+// server is settled it makes none, and returns nil if there is none yet.
 func (s *Server) grpcServer() *grpcserver.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.grpc == nil && !s.stopped {
+	if s.grpc == nil && !s.settled {
 		s.grpc = grpcserver.New(s.grpcConfig())
 	}
 	return s.grpc

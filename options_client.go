@@ -216,6 +216,15 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // dial gets HOST:PORT for a tcp: target, unix:///PATH for a unix: target with an absolute path,
 // and unix:PATH for one with a relative path. Which credentials are required depends on the
 // target, not on the connection that dial returns.
+//
+// dial can also return a connection that the program already has, and whose other end
+// [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
+// ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
+// shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. (A
+// passthrough: target goes to grpc-go, as without the option.) dial is called again when the
+// connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
+// connection at that time, dial must return an error. WithIdleTimeout(0) keeps the first
+// connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }

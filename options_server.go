@@ -198,7 +198,7 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in addition to its key and its
 // value. Clients know the limit: a call with a larger header fails with Internal, as in grpc-go.
 // For ordinary gRPC clients the default is 64 KiB and there is no minimum: HPACK lets a client
-// send a header of any size as a few bytes, and grpc-go decodes it up to the limit. For HTTP/1
+// send a header of any size as a few bytes, and grpc-go decodes it up to the limit. For web
 // clients it is 64 KiB by default and at most 1 MiB, and a header can have one field for each 32
 // bytes of the limit, but always up to 100 fields. In process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
@@ -254,9 +254,10 @@ const (
 	// except those of inproc:, shm: and quic: targets.
 	GRPCClients ClientKind = 1 << iota
 
-	// WebClients are HTTP/1.1 clients: those of Connect, with binary messages or JSON, of gRPC-Web
-	// and of WebSockets. A server takes them on the same listeners as GRPCClients. Over TLS,
-	// clients that negotiate HTTP/1.1, such as browsers, need [NewTLS] for [Creds].
+	// WebClients are clients of Connect, with binary messages or JSON, and of gRPC-Web, over
+	// HTTP/1.1 and HTTP/2, and of WebSockets. A server takes them on the same listeners as
+	// GRPCClients. Over TLS, WebSockets and clients that speak only HTTP/1.1 need [NewTLS] for
+	// [Creds].
 	WebClients
 )
 

@@ -34,21 +34,26 @@ type Server struct {
 	core    *call.Server
 	opts    *options.Server
 	sockets sock.Options  // of connections from other processes
-	web     *http1.Server // for HTTP/1 clients
+	web     *http1.Server // for HTTP clients
 
 	mu        sync.Mutex
 	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
-	stopped   bool
+	stopped   bool // no further listener is served; handshakes may still go on
+	settled   bool // no handshake goes on, either
 	serving   sync.WaitGroup
 
 	done     chan struct{} // closed when Stop or GracefulStop has done its work
 	doneOnce sync.Once
 }
 
-// listening is the listener of one Serve. The goroutine that removes it from the server's set
-// closes it, so it is closed once: nobody knows what a second Close of a user's listener does.
-type listening struct{ net.Listener }
+// listening is the listener of one Serve or ServeConn. Only the goroutine that removes it from the
+// server's set closes it, so it is closed once: a second Close of a user's listener could do
+// anything.
+type listening struct {
+	net.Listener
+	over chan struct{} // closed when all handshakes are over
+}
 
 // NewServer returns a server without services. It accepts no calls before
 // [Server.Serve] or [Server.Client] is called.
@@ -68,12 +73,11 @@ func NewServer(opts ...ServerOption) *Server {
 // the service is already registered, and after the first Serve or the first call.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
 
-// OnLoop returns a registrar for services whose handlers run on l, one at a time, so the
-// state of such a service needs no lock. A handler is a task of l. It yields the loop
-// while it waits in Send or Recv of its stream, in calls that it makes with its
-// context, in [loop.Sleep] and in [loop.Await]. Any other wait blocks the loop.
-// Interceptors and stats handlers of its calls run on the loop, too, except the stats
-// handlers of ordinary gRPC clients' calls.
+// OnLoop returns a registrar for services whose handlers run on l, one at a time, so the state of
+// such a service needs no lock. A handler is a task of l. It yields the loop while it waits in
+// Send or Recv of its stream, in calls that it makes with its context, in [loop.Sleep] and in
+// [loop.Await]. Any other wait blocks the loop. Interceptors and stats handlers of the service's
+// calls run on the loop, too, except the stats handlers of ordinary gRPC clients' calls.
 //
 // A caller whose deadline passes, or who cancels, returns at once, even if the loop is
 // busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
@@ -114,18 +118,19 @@ func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.serve
 // GetServiceInfo returns the registered services by name, including those on loops.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
-// Serve accepts clients from lis and serves them until lis fails or the server is
-// stopped. It closes lis, once. After [Server.Stop] or [Server.GracefulStop] it returns
-// nil, when they have done their work, so that a program whose main function returns after
-// Serve loses no reply. It returns [grpc.ErrServerStopped] if it is called after them. A
-// server can serve several listeners at a time.
+// Serve accepts clients from lis and serves them until lis fails or the server is stopped. It
+// closes lis, once. When [Server.Stop] or [Server.GracefulStop] is called, Serve waits until that
+// has done its work, and returns nil. So a program whose main function returns after Serve loses
+// no reply. If Serve is called on a stopped server, it returns [grpc.ErrServerStopped]. A server
+// can serve several listeners at a time.
 //
-// lis comes from [Listen] or is any other net.Listener: one of package net, of tls.NewListener, of
-// systemd's socket activation, a bufconn. One listener serves all kinds of clients: nearcall's
-// own, ordinary gRPC clients in any language, and clients of HTTP/1 with Connect, JSON or
-// gRPC-Web. The first bytes of a connection tell them apart. Ordinary gRPC clients are served by a
-// grpc.Server with the same services, interceptors, stats handlers and limits. See also
-// [OtherClients]. Clients of other protocols get an error that says what they have reached.
+// lis comes from [Listen] or is any other net.Listener, such as one from package net, from
+// tls.NewListener or from systemd's socket activation, or a bufconn. One listener serves all kinds
+// of clients: nearcall's own, ordinary gRPC clients in any language, and clients with Connect,
+// JSON or gRPC-Web over HTTP/1.1 or HTTP/2. The first bytes of a connection tell them apart.
+// Ordinary gRPC clients are served by a grpc.Server with the same services, interceptors, stats
+// handlers and limits. See also [OtherClients]. Clients of other protocols get an error that says
+// what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
@@ -138,47 +143,29 @@ func (s *Server) Serve(lis net.Listener) error {
 		}
 	}
 	if !ok {
-		o, path := s.sockets, ""
-		if l, ok := lis.(targets.Socket); ok {
-			o.RequireUpgrade = l.NeedsUpgrade
-			o.NoUpgrade = o.NoUpgrade && !l.NeedsUpgrade
-			path = l.Path
-			if l.NeedsTLS && o.Creds == nil {
-				_ = lis.Close()
-				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
-			}
+		l, _ := lis.(targets.Socket)
+		if l.NeedsTLS && s.sockets.Creds == nil {
+			_ = lis.Close()
+			return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
 		}
-		over := &sock.Listener{Listener: lis, Options: o, Path: path}
-		if s.opts.WebClients || path != "" {
-			over.HTTP1 = s.web.Take
+		if l.Listener != nil {
+			lis = l.Listener
 		}
-		if s.opts.GRPCClients {
-			over.HTTP2 = s.takeGRPC
-		}
+		over := s.sessionsOver(lis, l)
 		sessions, lis = over, over // its Close ends handshakes, too
 	}
-	s.mu.Lock()
-	if s.stopped {
-		s.mu.Unlock()
+	open := s.open(lis)
+	if open == nil {
 		_ = lis.Close()
 		return grpc.ErrServerStopped
 	}
-	s.core.Start()
-	open := &listening{lis}
-	s.listeners[open] = struct{}{}
-	s.serving.Add(1)
-	s.mu.Unlock()
-
 	err := sessions.Sessions(s.accept)
 	served := errors.Is(err, link.ErrServed) // by another server, which keeps the listener
-	s.mu.Lock()
-	_, mine := s.listeners[open]
-	delete(s.listeners, open)
-	stopped := s.stopped
-	s.mu.Unlock()
+	mine, stopped := s.remove(open)
 	if mine && !served {
 		_ = lis.Close()
 	}
+	close(open.over)
 	s.serving.Done()
 	if served {
 		return fmt.Errorf("nearcall: cannot serve: %w", err)
@@ -191,6 +178,96 @@ func (s *Server) Serve(lis net.Listener) error {
 		err = fmt.Errorf("nearcall: the listener at %v was closed: %w", lis.Addr(), net.ErrClosed)
 	}
 	return err
+}
+
+// sessionsOver returns a listener of sessions over the connections that lis accepts. target is the
+// Socket to which lis belongs, or the zero Socket if there is none.
+func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Listener {
+	o := s.sockets
+	o.RequireUpgrade = target.NeedsUpgrade
+	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
+	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path}
+	if s.opts.WebClients || target.Path != "" {
+		over.HTTP1 = s.web.Take
+	}
+	if s.opts.WebClients || s.opts.GRPCClients {
+		over.HTTP2 = s.web.TakeHTTP2 // refuses web clients, in words, if the server does not take them
+	}
+	if s.opts.GRPCClients {
+		over.GRPC = s.takeGRPC
+	}
+	return over
+}
+
+// open adds lis to the listeners that Stop closes and waits for. It returns nil if the server was
+// stopped.
+func (s *Server) open(lis net.Listener) *listening {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
+	s.core.Start()
+	open := &listening{lis, make(chan struct{})}
+	s.listeners[open] = struct{}{}
+	s.serving.Add(1)
+	return open
+}
+
+// remove undoes what open did, except its change of s.serving. mine reports whether the caller
+// must close the listener.
+func (s *Server) remove(open *listening) (mine, stopped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, mine = s.listeners[open]
+	delete(s.listeners, open)
+	return mine, s.stopped
+}
+
+// ServeConn serves one connection that the program already has, such as one end of a pair of
+// sockets or of a [net.Pipe], a stream that it has hijacked from another protocol, its standard
+// input and output, or an SSH channel. ServeConn serves it like a connection that Serve has
+// accepted, with the server's credentials. The client can be of any kind that Serve takes. Only a
+// *[net.UnixConn] can become shared memory. A nearcall client gets its end of the connection from
+// [WithContextDialer].
+//
+// ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
+// if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
+// limit, [ConnectionTimeout]. When [Server.Stop] or [Server.GracefulStop] is called, ServeConn
+// waits until that has done its work. It returns [grpc.ErrServerStopped] if the server was stopped
+// before the handshake succeeded.
+func (s *Server) ServeConn(conn net.Conn) error {
+	if conn == nil {
+		return errors.New("nearcall: ServeConn needs a connection")
+	}
+	one := s.sessionsOver(nil, targets.Socket{})
+	open := s.open(one)
+	if open == nil {
+		_ = conn.Close()
+		return grpc.ErrServerStopped
+	}
+	wait, err := one.ServeConn(conn, s.accept)
+	s.remove(open)
+	close(open.over)
+	s.serving.Done()
+	failed := err != nil
+	if !failed {
+		err = wait()
+	}
+	s.mu.Lock()
+	stopped := s.stopped
+	s.mu.Unlock()
+	switch {
+	case stopped:
+		<-s.done
+		if failed {
+			return grpc.ErrServerStopped
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("nearcall: cannot serve the connection: %w", err)
+	}
+	return nil
 }
 
 // accept accepts a session.
@@ -211,39 +288,68 @@ func (s *Server) Stop() {
 		inner.Go(g.Stop)
 	}
 	s.core.Stop()
+	s.web.Close(false)
 	inner.Wait()
 	s.serving.Wait()
 	s.doneOnce.Do(func() { close(s.done) })
 }
 
-// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
-// until running calls have ended and their callers have received everything that was
-// sent to them. Calls that a client has made before it learns of this are not refused.
-// When GracefulStop returns the program can exit.
+// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits until running
+// calls have ended and their callers have received everything that was sent to them. Calls that a
+// client has made before it learns that the server is stopping are not refused. When GracefulStop
+// returns the program can exit. Clients that connected before GracefulStop was called get a second
+// for their handshake, so that a restart loses no call: see [TakeOver].
 //
 // It gives up on a client in another process that has read nothing for 10 seconds after the last
-// handler of its calls returned. It also gives up on an HTTP/1.1 client that has sent nothing of
+// handler of its calls returned. It also gives up on a web client that has sent nothing of
 // its unary request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels
 // the contexts of the handlers, and GracefulStop returns when they have returned. A caller whose
 // own goroutine runs the handler is released when the handler returns: see [ClientConn.Close].
 // Calls of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client
 // for as long as its connection lasts.
 func (s *Server) GracefulStop() {
+	s.retireListeners()
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {
 		inner.Go(g.GracefulStop)
 	}
+	s.web.Drain()
 	s.core.GracefulStop()
 	inner.Wait()
+	s.web.Close(true)
 	s.serving.Wait()
 	s.doneOnce.Do(func() { close(s.done) })
+}
+
+// retireListeners closes all listeners. It waits until the handshakes of the connections that
+// clients have already made to sockets are over. No listener is added later.
+func (s *Server) retireListeners() {
+	s.mu.Lock()
+	s.stopped = true
+	var others, retiring []*listening
+	for open := range s.listeners {
+		if l, ok := open.Listener.(*sock.Listener); ok {
+			l.Retire()
+			retiring = append(retiring, open)
+		} else {
+			delete(s.listeners, open)
+			others = append(others, open)
+		}
+	}
+	s.mu.Unlock()
+	for _, open := range others {
+		_ = open.Close()
+	}
+	for _, open := range retiring {
+		<-open.over
+	}
 }
 
 // closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
 // nil if there is none. No listener and no such server is added later.
 func (s *Server) closeListeners() *grpcserver.Server {
 	s.mu.Lock()
-	s.stopped = true
+	s.stopped, s.settled = true, true
 	open, inner := s.listeners, s.grpc
 	s.listeners = nil
 	s.mu.Unlock()
@@ -253,11 +359,10 @@ func (s *Server) closeListeners() *grpcserver.Server {
 	return inner
 }
 
-// Client returns an in-process connection to the server. It needs neither a target nor
-// Serve. Options about connecting and the network have no effect; an invalid
-// [WithDefaultServiceConfig] makes calls fail with Unavailable. Close the connection
-// when it is no longer needed. After the server was stopped its calls return
-// Unavailable.
+// Client returns an in-process connection to the server. It needs neither a target nor Serve.
+// Options about connecting and the network have no effect; an invalid [WithDefaultServiceConfig]
+// makes calls fail with Unavailable. Close the connection when it is no longer needed. After the
+// server was stopped, calls over the connection return Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := options.NewDial(opts)
 	serve(o, nil)

@@ -8,14 +8,14 @@ import (
 
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
 // scheme://host:port, as in "https://shop.example" or "http://localhost:5173". "*" stands for all
-// origins; then browsers send no cookies, except to open a WebSocket, where handlers do not get
-// them: see [WebSocketRequest]. Without the option a page can make calls only to the host that it
-// comes from. WebOrigins panics if an origin has another form.
+// origins. With "*", browsers send cookies only when they open a WebSocket, and handlers do not
+// get those cookies: see [WebSocketRequest]. Without the option a page can make calls only to the
+// host that it comes from. WebOrigins panics if an origin has another form.
 //
 // It has no effect on clients that are not browsers: any program can send any Origin.
 //
-// A server that browsers reach over the loopback interface by a name, through a proxy on
-// the same machine, needs the origin of that name here, too: see
+// If browsers reach the server by a name, through a proxy on the same machine that connects over
+// the loopback interface, WebOrigins must list the origin with that name as well: see
 // https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
 func WebOrigins(origins ...string) ServerOption {
 	if _, err := http1.New(http1.Options{Origins: origins}); err != nil {
@@ -24,14 +24,18 @@ func WebOrigins(origins ...string) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
 }
 
-// webServer returns the server for HTTP/1 clients.
+// webServer returns the server for HTTP clients.
 func (s *Server) webServer() *http1.Server {
 	o := s.opts
-	server, err := http1.New(http1.Options{
+	web := http1.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
 		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
-		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, Keepalive: o.Socket.ServerKeepalive,
-	})
+		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
+	}
+	if o.GRPCClients {
+		web.GRPC = s.serveGRPC
+	}
+	server, err := http1.New(web)
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
 	}

@@ -14,37 +14,45 @@ import (
 // memory. All copies share TLS, which must not be changed.
 //
 // ctx is the context of a handler or a server interceptor, or one derived from it. For any other
-// context, and for a call over another transport, ok is false. The peer of a call over WebSocket,
-// [google.golang.org/grpc/peer.FromContext], is that of the connection below.
+// context, and for a call over another transport, ok is false. For a call over a WebSocket,
+// [google.golang.org/grpc/peer.FromContext] returns the peer of the underlying connection.
 func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	r = call.WebSocketRequest(ctx)
 	return r, r != nil
 }
 
-// ServeHTTP opens a WebSocket and serves the calls that come over it. It is for programs that run
-// an HTTP server:
+// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP: of gRPC, Connect,
+// with binary messages or JSON, gRPC-Web, and for a WebSocket. It is for programs that run an HTTP
+// server, with a mux, middleware and TLS that they choose:
 //
-//	http.Handle("/calls", server)
+//	http.ListenAndServeTLS(":443", "cert.pem", "key.pem", server)
 //
-// The listeners of [Server.Serve] take WebSockets anyway, at any path. Clients dial
-// ws://HOST:PORT/calls, or wss: if the HTTP server uses TLS. ServeHTTP refuses requests of pages
-// of other origins unless [WebOrigins] allows them. It also refuses requests that do not ask for a
-// WebSocket with the subprotocol nearcall.v1 and, with 503, requests to a server that was stopped.
-// The HTTP server must speak HTTP/1.1. [Creds] has no effect, because the HTTP server has secured
-// the connection.
+// gRPC needs HTTP/2, WebSockets HTTP/1.1; the others take both. Without TLS the HTTP server must
+// enable HTTP/2 by Protocols.SetUnencryptedHTTP2. Calls are at the path /package.Service/Method:
+// use http.StripPrefix for a path below another. nearcall's own clients dial
+// ws://HOST:PORT/calls, or wss:, with any path that the mux passes here.
 //
-// ServeHTTP returns when the WebSocket is open. [Server.GracefulStop] waits for its calls,
-// and http.Server.Shutdown does not: call GracefulStop first.
+// Services, interceptors, stats handlers, limits of messages, [OtherClients] and [WebOrigins] are
+// those of the server. Limits of connections and headers are those of the HTTP server, and [Creds]
+// has no effect, because the HTTP server has secured the connection. The peer has the RemoteAddr
+// and the TLS of the request. Stats handlers see a connection for each request. Middleware that
+// wraps the ResponseWriter needs a method Unwrap, as http.ResponseController does: without it,
+// calls of gRPC-Web and streams fail with 500, and gRPC with Internal.
+//
+// ServeHTTP returns when the answer was written and the handler has returned, or when the WebSocket
+// is open. After [Server.Stop] or [Server.GracefulStop] it answers with 503. GracefulStop waits
+// for calls, and http.Server.Shutdown does not wait for those over WebSockets: call GracefulStop
+// first, and then Shutdown, which waits until the last answers are sent.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.web.ServeWebSocket(w, r, s.accept)
+	s.web.ServeHTTP(w, r, s.accept)
 }
 
-// begin records that the server takes calls. It reports false if the server was stopped.
+// begin records that the server takes calls. It reports false if the server is settled.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped {
+	if !s.settled {
 		s.core.Start()
 	}
-	return !s.stopped
+	return !s.settled
 }

@@ -41,6 +41,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "ws", Start: overWebSocket(false)},
 	{Name: "wss", Start: overWebSocket(true), Differs: tlsDiffers},
 	{Name: "ws-handler", Start: overServeHTTP},
+	{Name: "conn", Start: overConn},
 	{Name: "quic", Start: overQUIC, Differs: tlsDiffers},
 	{Name: "quic-loop", Start: onLoop(looptest.Baton, overQUIC), Differs: tlsDiffers},
 	{Name: "inproc-loop", Start: onLoop(looptest.Baton, inproc())},
@@ -237,6 +238,36 @@ func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 		secured.ServerCreds = server
 		return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(client))
 	}
+}
+
+// overConn connects through a net.Pipe whose other end ServeConn serves, with TLS if the connection
+// must be private.
+func overConn(cfg *Config) (*Link, error) {
+	with := *cfg
+	var more []nearcall.DialOption
+	if cfg.Private {
+		client, server := selfSigned()
+		with.ServerCreds = server
+		more = append(more, nearcall.WithTransportCredentials(client))
+	}
+	srv, dial := nearcallServer(&with)
+	var served sync.WaitGroup
+	dial = append(dial, nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		served.Go(func() { _ = srv.ServeConn(far) })
+		if cfg.Silence != nil {
+			near = silentConn{near, cfg.Silence}
+		}
+		return near, nil
+	}))
+	conn, err := nearcall.NewClient("tcp:localhost:1", append(dial, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	return &Link{Conn: conn, Close: conn.Close, GracefulStop: srv.GracefulStop, Stop: func() {
+		srv.Stop()
+		served.Wait()
+	}}, nil
 }
 
 // overQUIC connects through QUIC.

@@ -27,7 +27,7 @@ require (
 require (
 	github.com/nearcall/nearcall v0.0.0
 	github.com/nearcall/nearcall/quic v0.0.0
-	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/net v0.60.0
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 )

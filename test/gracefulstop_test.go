@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/child"
@@ -245,4 +247,58 @@ func TestGracefulStopAfterServeReturned(t *testing.T) {
 	close(release)
 	wantCode(t, outcome(t, "the call", call), codes.OK)
 	_ = outcome(t, "GracefulStop", stopped)
+}
+
+// A client that has connected before GracefulStop has a second for its handshake. Then the server
+// serves its call, or sends it to a successor.
+func TestGracefulStopServesClientsThatHaveConnected(t *testing.T) {
+	for name, client := range map[string]func(*testing.T, func(context.Context, string) (net.Conn, error)) testpb.TestServiceClient{
+		"nearcall": func(t *testing.T, conn func(context.Context, string) (net.Conn, error)) testpb.TestServiceClient {
+			return dial(t, "tcp:localhost:1", nearcall.WithContextDialer(conn))
+		},
+		"grpc-go": func(t *testing.T, conn func(context.Context, string) (net.Conn, error)) testpb.TestServiceClient {
+			cc, err := grpc.NewClient("passthrough:it", grpc.WithTransportCredentials(insecureCreds()), grpc.WithContextDialer(conn))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cc.Close() })
+			return testpb.NewTestServiceClient(cc)
+		},
+	} {
+		for pause, want := range map[time.Duration]codes.Code{900 * time.Millisecond: codes.OK, 1100 * time.Millisecond: codes.Unavailable} {
+			t.Run(fmt.Sprintf("%s/%v", name, pause), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					lis, successor := bufconn.Listen(1<<16), bufconn.Listen(1<<16)
+					srv := serve(t, echo{})
+					start(t, srv, lis)
+					start(t, serve(t, echo{}), successor)
+					dialled := false
+					call := invoke(t.Context(), client(t, func(ctx context.Context, _ string) (net.Conn, error) {
+						if dialled {
+							return successor.DialContext(ctx)
+						}
+						dialled = true
+						conn, err := lis.DialContext(ctx)
+						return &hesitant{Conn: conn, pause: pause}, err
+					}))
+					synctest.Wait()
+					srv.GracefulStop()
+					wantCode(t, <-call, want)
+					time.Sleep(pause) // the client's write ends, too
+				})
+			})
+		}
+	}
+}
+
+// A hesitant connection pauses before its first write.
+type hesitant struct {
+	net.Conn
+	pause time.Duration
+}
+
+func (c *hesitant) Write(b []byte) (int, error) {
+	time.Sleep(c.pause)
+	c.pause = 0
+	return c.Conn.Write(b)
 }

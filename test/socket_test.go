@@ -266,7 +266,7 @@ func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 		targets = append(targets, "unix-abstract:nearcall-file-mode")
 	}
 	for _, target := range targets {
-		for _, o := range []nearcall.ListenOption{nearcall.SocketFile(0o600, -1, -1), nearcall.SocketFile(0o600, 0, 0)} {
+		for _, o := range []nearcall.ListenOption{nearcall.SocketFile(0o600, -1, -1), nearcall.SocketFile(0o600, 0, 0), nearcall.TakeOver()} {
 			lis, err := nearcall.Listen(target, o)
 			if err == nil {
 				_ = lis.Close()

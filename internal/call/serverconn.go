@@ -199,6 +199,9 @@ func (c *serverConn) Gone() {
 	}
 }
 
+// Idle is closed when the connection refuses new calls and no handler of its calls runs.
+func (c *serverConn) Idle() <-chan struct{} { return c.idle }
+
 // Terms implements [link.Acceptor].
 func (c *serverConn) Terms() link.Terms {
 	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares(), ShareBytes: c.server.cfg.Shared}

@@ -89,8 +89,8 @@ func (t *task) end(reply any, err error) {
 
 // Run implements [wait.Job].
 func (t *task) Run() {
-	// The call may have ended while the loop was busy. Its context shows this before contexts
-	// that are derived from it.
+	// The call may have ended while the loop was busy. The call's context shows this earlier than
+	// the task's, which is derived from it.
 	if err := cmp.Or(t.call.Err(), t.ctx.Err()); err != nil {
 		t.end(nil, status.FromContextError(err).Err())
 		return

@@ -7,11 +7,16 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -31,16 +36,21 @@ type Config struct {
 	Options  []grpc.ServerOption // all but interceptors; credentials are ignored
 }
 
-// A Server serves the connections that Take gives it. Its methods are safe for concurrent
-// use.
+// A Server serves the connections that Take gives it, and the requests that ServeHTTP gets. Its
+// methods are safe for concurrent use.
 type Server struct {
-	inner *grpc.Server
-	conns *listener
-	ended chan struct{} // closed when inner serves no more
+	inner  *grpc.Server
+	newWeb func() *grpc.Server // makes web
+	conns  *listener
+	ended  chan struct{} // closed when inner serves no more
 
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	stopped   bool
+	settled   chan struct{}  // closed once the server is stopped and no connection is being set up
+	isSettled bool           // settled is closed
+	web       *grpc.Server   // of requests; nil before the first
+	requests  sync.WaitGroup // calls of ServeHTTP; none is added once stopped
 }
 
 // New returns a running server. It must be stopped.
@@ -57,9 +67,17 @@ func New(c Config) *Server {
 		ended: make(chan struct{}),
 
 		settingUp: make(map[*connection]struct{}),
+		settled:   make(chan struct{}),
 	}
-	for _, svc := range c.Services {
-		s.inner.RegisterService(svc.Desc, svc.Impl)
+	register := func(g *grpc.Server) *grpc.Server {
+		for _, svc := range c.Services {
+			g.RegisterService(svc.Desc, svc.Impl)
+		}
+		return g
+	}
+	register(s.inner)
+	s.newWeb = func() *grpc.Server {
+		return register(grpc.NewServer(append([]grpc.ServerOption{grpc.StatsHandler(peers{})}, opts...)...))
 	}
 	go func() {
 		defer close(s.ended)
@@ -91,14 +109,23 @@ func (s *Server) remove(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.settingUp, c)
+	s.settleLocked()
+}
+
+// settleLocked closes settled if the server is stopped and no connection is being set up.
+func (s *Server) settleLocked() {
+	if s.stopped && len(s.settingUp) == 0 && !s.isSettled {
+		s.isSettled = true
+		close(s.settled)
+	}
 }
 
 // settling is how long GracefulStop waits for the settings of clients, which may have made calls
 // already.
 const settling = time.Second
 
-// abandon ends the connections that are being set up, at once or after settling. Otherwise
-// grpc-go waits for their clients when it stops.
+// abandon ends the connections that are being set up, at once or after the time settling. Without
+// this, grpc-go would wait for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,33 +134,103 @@ func (s *Server) abandon(atOnce bool) {
 		if atOnce {
 			_ = c.Conn.Close()
 		} else {
-			_ = c.Conn.SetReadDeadline(time.Now().Add(settling))
+			c.deadline = time.Now().Add(settling)
+			_ = c.Conn.SetDeadline(c.deadline)
 		}
 	}
+	s.settleLocked()
 }
 
 // GracefulStop refuses new connections and calls, and waits until all calls have ended.
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
 	s.abandon(false)
+	<-s.settled // grpc-go would close connections that it has accepted but not begun to set up
 	s.inner.GracefulStop()
 	<-s.ended
+	s.requests.Wait()
+	s.stopWeb()
 }
 
 // Stop closes all connections, which cancels their calls.
 func (s *Server) Stop() {
 	s.abandon(true)
+	s.stopWeb()
 	s.inner.Stop()
 	<-s.ended
 }
+
+// stopWeb cancels the calls of ServeHTTP. The server was stopped.
+func (s *Server) stopWeb() {
+	s.mu.Lock()
+	web := s.web
+	s.mu.Unlock()
+	if web != nil {
+		web.Stop()
+	}
+}
+
+// ServeHTTP answers a request of HTTP/2 from p. It reports false if the server was stopped, and has
+// not answered then. Requests have a grpc.Server to themselves, because GracefulStop of a
+// grpc.Server cancels the calls of its ServeHTTP.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer) bool {
+	s.mu.Lock()
+	stopped := s.stopped
+	if !stopped {
+		s.requests.Add(1)
+		if s.web == nil {
+			s.web = s.newWeb()
+		}
+	}
+	web := s.web
+	s.mu.Unlock()
+	if stopped {
+		return false
+	}
+	defer s.requests.Done()
+	web.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, p)))
+	if h := w.Header(); h.Get("Grpc-Status") == "" { // Stop has cancelled the call, or its client has left
+		if h.Get("Content-Type") == "" {
+			h.Set("Content-Type", "application/grpc")
+		}
+		h.Set("Grpc-Status", strconv.Itoa(int(codes.Unavailable)))
+		h.Set("Grpc-Message", "the server was stopped")
+	}
+	return true
+}
+
+type peerKey struct{}
+
+// peers gives the calls of requests the peer that ServeHTTP got. grpc-go knows only the request's
+// RemoteAddr and TLS. As the first stats handler it comes before all others.
+type peers struct{}
+
+// TagConn implements [stats.Handler].
+func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	if p, ok := ctx.Value(peerKey{}).(*peer.Peer); ok {
+		return peer.NewContext(ctx, p)
+	}
+	return ctx
+}
+
+// HandleConn implements [stats.Handler].
+func (peers) HandleConn(context.Context, stats.ConnStats) {}
+
+// TagRPC implements [stats.Handler].
+func (peers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	return peers{}.TagConn(ctx, nil)
+}
+
+// HandleRPC implements [stats.Handler].
+func (peers) HandleRPC(context.Context, stats.RPCStats) {}
 
 // A connection is a net.Conn from which the first bytes were already read.
 type connection struct {
 	net.Conn
 	server   *Server
-	first    []byte // those of these bytes that were not read again yet
+	first    []byte // the rest of these bytes, which grpc-go has not read yet
 	auth     credentials.AuthInfo
-	deadline time.Time
+	deadline time.Time // for the settings; guarded by server.mu
 }
 
 // Read implements [net.Conn].
@@ -158,8 +255,12 @@ func (c *connection) Close() error {
 // connection, part of which is over, so the earlier of the two deadlines applies. It unsets
 // the deadline after the setup.
 func (c *connection) SetDeadline(t time.Time) error {
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if t.IsZero() {
-		c.server.remove(c)
+		delete(s.settingUp, c)
+		defer s.settleLocked()
 	} else if c.deadline.Before(t) {
 		t = c.deadline
 	}

@@ -40,7 +40,7 @@ func bindWith(path string, o Options) (*net.UnixListener, error) {
 	return lis, nil
 }
 
-// A test replaces startListening to inspect the file at that moment.
+// startListening is a variable so that a test can inspect the file just before listen.
 var startListening = syscall.Listen
 
 func newSocket() (int, error) {

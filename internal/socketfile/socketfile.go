@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/nearcall/nearcall/internal/scmrights"
@@ -20,8 +21,9 @@ import (
 // Options set the mode and the owner of the socket file. Without them the file belongs
 // to the process's user and group, and the umask determines its mode.
 type Options struct {
-	Mode  *fs.FileMode
-	Owner *Owner
+	Mode     *fs.FileMode
+	Owner    *Owner
+	TakeOver bool // replace the file of a server that listens there
 }
 
 // IsZero reports whether no option is set.
@@ -31,20 +33,40 @@ func (o Options) IsZero() bool { return o == Options{} }
 type Owner struct{ UID, GID int }
 
 // A listener listens on a socket file. Close removes the file, unless it was replaced
-// with another one.
+// with another one or belongs to a process that got the socket by File.
 //
-// Two rules keep servers that start at the same time from removing each other's files:
+// From when a server listens on a path until the last server closes it, the path leads at
+// every moment to a socket that listens: that of the server which took the path last. Three
+// rules see to that:
 //
 //   - A server holds the path's lock from before it makes the file until it listens.
 //     So if another server holds the lock and finds a file that refuses connections,
 //     that file is stale.
-//   - A file is removed only by a server that holds the lock and found the file stale,
-//     or by its own listener, which closes its socket only after removing the file.
+//   - A file is removed only by a server that holds the lock, and that found the file stale
+//     or made it itself. Its own listener closes the socket only after that.
+//   - A server that takes over listens on another file first, and renames that to the path while
+//     it holds the lock.
 type listener struct {
 	*net.UnixListener
+	name   string // as passed to Listen
 	path   string // absolute: the working directory may change
 	made   fs.FileInfo
+	passed atomic.Bool // File was called
 	remove sync.Once
+}
+
+// Bare returns the socket alone.
+func (l *listener) Bare() *net.UnixListener { return l.UnixListener }
+
+// Addr implements [net.Listener]. The address of the socket is that of another file if the listener
+// has taken the path over.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.name, Net: "unix"} }
+
+// File returns a copy of the socket, for a process that inherits it. The file then belongs to that
+// process: Close leaves it.
+func (l *listener) File() (*os.File, error) {
+	l.passed.Store(true)
+	return l.UnixListener.File()
 }
 
 // Listen listens on path, and replaces a stale socket there. Clients cannot connect
@@ -70,7 +92,7 @@ func Listen(path string, o Options) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l := &listener{UnixListener: lis}
+	l := &listener{UnixListener: lis, name: path}
 	if l.path, err = Abs(path); err == nil {
 		l.made, err = os.Lstat(l.path)
 	}
@@ -78,13 +100,13 @@ func Listen(path string, o Options) (net.Listener, error) {
 	return l, nil
 }
 
-// Abs returns the absolute form of path. It removes no "..", because behind a symbolic link that
-// would name another file.
+// Abs returns the absolute form of path. It keeps each "..", because removing one after a symbolic
+// link would name another file.
 func Abs(path string) (string, error) {
 	switch {
 	case filepath.IsAbs(path):
 		return path, nil
-	case runtime.GOOS == "windows": // there a path can be neither, such as C:s
+	case runtime.GOOS == "windows": // there C:s is relative to the current directory of drive C
 
 		return filepath.Abs(path)
 	}
@@ -95,7 +117,7 @@ func Abs(path string) (string, error) {
 // bind creates the file and listens. Accepted connections refuse file descriptors from
 // the peer.
 func bind(path string, o Options) (*net.UnixListener, error) {
-	if !o.IsZero() {
+	if o.Mode != nil || o.Owner != nil {
 		lis, err := bindWith(path, o)
 		if err != nil {
 			return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"}, Err: err}
@@ -112,12 +134,24 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 
 // Close implements [net.Listener].
 func (l *listener) Close() error {
-	l.remove.Do(func() {
-		if now, err := os.Lstat(l.path); err == nil && l.made != nil && os.SameFile(l.made, now) {
-			_ = os.Remove(l.path)
-		}
-	})
+	l.remove.Do(l.removeFile)
 	return l.UnixListener.Close()
+}
+
+// removeFile removes the file, if it is the listener's own. Without the path's lock a server could
+// take the path over at that moment, and lose its file.
+func (l *listener) removeFile() {
+	if l.made == nil || l.passed.Load() {
+		return
+	}
+	unlock, err := lock(l.path)
+	if err != nil {
+		return // the next server finds a stale file
+	}
+	defer unlock()
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(l.made, now) {
+		_ = os.Remove(l.path)
+	}
 }
 
 // replace removes a stale socket at path and listens there. reason is the error of the
@@ -133,9 +167,13 @@ func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("a file that is no socket is in the way: %w", reason)
 	}
 	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
+	if err == nil {
 		_ = conn.Close()
+	}
+	switch {
+	case o.TakeOver && (err == nil || errors.Is(err, syscall.EAGAIN)):
+		return takeOver(path, o)
+	case err == nil:
 		return nil, fmt.Errorf("another server listens there: %w", reason)
 	case errors.Is(err, syscall.EAGAIN):
 		return nil, fmt.Errorf("another server listens there, and its queue of connections is full: %w", reason)
@@ -143,10 +181,37 @@ func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("a socket is in the way, and whether a server listens there is unknown (%w); remove it if none does: %w", err, reason)
 	}
 	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-		return nil, fmt.Errorf("another server has just started there: %w", reason) // without taking the lock
+		return nil, fmt.Errorf("another server has just started there: %w", reason) // it took no lock
 	}
 	if err := os.Remove(path); err != nil {
 		return nil, fmt.Errorf("the socket of a server that is gone is in the way, and cannot be removed: %w", err)
 	}
 	return bind(path, o)
+}
+
+// takenSuffix is appended to a path to name the file that a server which takes the path over makes
+// first.
+const takenSuffix = ".nearcall-new"
+
+// takeOver listens on a new file and renames it to path, on which another server listens. The
+// caller holds the path's lock.
+func takeOver(path string, o Options) (*net.UnixListener, error) {
+	made := path + takenSuffix
+	if longest := len(syscall.RawSockaddrUnix{}.Path) - 1; len(made) > longest {
+		return nil, fmt.Errorf("the path is too long to be taken over, by %d bytes; use a shorter or a relative one", len(made)-longest)
+	}
+	if left, err := os.Lstat(made); err == nil && left.Mode().Type() == fs.ModeSocket {
+		_ = os.Remove(made) // by a process that was killed here
+	}
+	lis, err := bind(made, o)
+	if err != nil {
+		return nil, err
+	}
+	lis.SetUnlinkOnClose(false)
+	if err := os.Rename(made, path); err != nil {
+		_ = lis.Close()
+		_ = os.Remove(made)
+		return nil, fmt.Errorf("cannot replace the file of the server that listens there: %w", err)
+	}
+	return lis, nil
 }

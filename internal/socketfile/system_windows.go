@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// errRefused is the error of connecting to a socket that no server listens on. On Windows the
-// system has other errors than package syscall.
+// errRefused is the error of connecting to a socket that no server listens on. On Windows it
+// differs from the ECONNREFUSED of package syscall.
 const errRefused = windows.WSAECONNREFUSED
 
 // Supported returns an error that says what to do if the system has no unix sockets.

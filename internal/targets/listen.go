@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/socketfile"
@@ -44,7 +46,13 @@ func (t *Target) checkFile(o socketfile.Options) error {
 	switch mode := o.Mode; {
 	case o.IsZero():
 	case t.network != "unix" || t.address[0] == '@':
-		return errors.New("SocketFile is only for unix:PATH and shm:PATH, which have a socket file; leave it out")
+		option := "SocketFile"
+		if o.TakeOver {
+			option = "TakeOver"
+		}
+		return fmt.Errorf("%s is only for unix:PATH and shm:PATH, which have a socket file; leave it out", option)
+	case o.TakeOver && runtime.GOOS == "windows":
+		return errors.New("on Windows no server can take a socket file over; leave TakeOver out")
 	case mode != nil && *mode != mode.Perm():
 		return fmt.Errorf("SocketFile takes permission bits only, as in 0660, got %v", *mode)
 	}
@@ -111,6 +119,15 @@ type Socket struct {
 
 // Target implements [Listener].
 func (s Socket) Target() string { return s.target }
+
+// File is documented at nearcall.Listener.
+func (s Socket) File() (*os.File, error) {
+	l, ok := s.Listener.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return l.File()
+}
 
 // reachable returns the target of a listener at addr that was opened for host.
 func reachable(host string, addr net.Addr) string {

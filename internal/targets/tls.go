@@ -17,11 +17,31 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 		c = new(tls.Config)
 	}
 	c = c.Clone()
-	server := c.Clone()
-	if len(server.NextProtos) == 0 {
-		server.NextProtos = []string{"http/1.1"} // credentials.NewTLS adds h2
+	server := withHTTP(c)
+	server.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if conn, ok := hello.Conn.(interface{ Offered(protocols []string) }); ok {
+			conn.Offered(hello.SupportedProtos)
+		}
+		if c.GetConfigForClient == nil {
+			return nil, nil
+		}
+		config, err := c.GetConfigForClient(hello)
+		if config != nil {
+			config = withHTTP(config)
+		}
+		return config, err
 	}
 	return &tlsCredentials{credentials.NewTLS(c), credentials.NewTLS(server), c}
+}
+
+// withHTTP returns a copy of a server's c that agrees on HTTP/2 and on HTTP/1.1, unless c names
+// protocols.
+func withHTTP(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	if len(c.NextProtos) == 0 {
+		c.NextProtos = []string{"h2", "http/1.1"}
+	}
+	return c
 }
 
 type tlsCredentials struct {

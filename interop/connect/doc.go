@@ -1,4 +1,4 @@
-// Package connect tests nearcall's HTTP/1 face with clients of others: connect-go's, and
+// Package connect tests nearcall's face to HTTP clients with those of others: connect-go's, and
 // the conformance tests of Connect, which `make connect-conformance` runs against
 // [conformanceserver]. `make web-conformance` runs those for clients: the TypeScript transport
 // calls the same server over a WebSocket. They come in their own module, so that the

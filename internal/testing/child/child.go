@@ -30,9 +30,13 @@ type Process struct {
 
 // Start starts a child that runs test, with env in addition to this process's environment, and
 // waits until it calls [Ready], for a minute at most.
-func Start(test string, env ...string) (*Process, error) {
+func Start(test string, env ...string) (*Process, error) { return StartWith(nil, test, env...) }
+
+// StartWith is Start for a child that inherits files, from the descriptor 3 on.
+func StartWith(files []*os.File, test string, env ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.count=1", "-test.timeout=0")}
 	p.cmd.Env = append(os.Environ(), append(env, "GORACE=atexit_sleep_ms=0")...)
+	p.cmd.ExtraFiles = files
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = 10 * time.Second // if another process has inherited its pipes
 	stdin, err := p.cmd.StdinPipe()

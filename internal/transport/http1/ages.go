@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
+const jitter = 0.1 // of the largest age, as in gRPC, so that connections made together do not end together
+
 // startAges starts the timers for the idle time and the age of the connection. mu is held.
 func (c *session) startAges() {
 	c.idleSince = time.Now()
 	c.idle = time.AfterFunc(c.server.idle, c.onIdle)
 	if d := c.server.opts.Keepalive.MaxConnectionAge; d > 0 {
-		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
 		c.age = time.AfterFunc(time.Duration(float64(d)*(1+jitter*(2*rand.Float64()-1))), c.onAge)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// statusOf returns the status of a call that ended for reason and not by a handler.
+// statusOf returns the status of a call that reason has ended before its handler did.
 func statusOf(reason error) *status.Status {
 	code := codes.Unavailable
 	switch {
@@ -87,7 +87,8 @@ func connectErrorOf(st *status.Status) *connectError {
 	return e
 }
 
-// cutLast is strings.Cut around the last sep. If s has no sep, all of s is returned as after.
+// cutLast is like strings.Cut, but cuts around the last sep. If s has no sep, cutLast returns "",
+// s, false.
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Package http makes a map entry of some 150 bytes from each field of a header, and a field may
-// have three bytes. So the number of fields is limited as well as their bytes. MaxHeaderBytes
-// allows one field for each fieldCost, which is what HTTP/2 counts for a field in addition to its
-// bytes. A small limit still allows the fields that browsers send.
+// Package http makes a map entry of some 150 bytes from each field of a header, and a field can be
+// as short as three bytes. So the number of fields is limited as well as their bytes.
+// MaxHeaderBytes allows one field for each fieldCost bytes. HTTP/2 counts as many bytes for each
+// field in addition to its text. A small limit still allows the fields that browsers send.
 const (
 	fieldCost = 32 // bytes
 	minFields = 100
@@ -22,8 +22,8 @@ const (
 // maxFields returns how many fields a header may have, given its limit in bytes.
 func maxFields(headerBytes int) int { return max(headerBytes/fieldCost, minFields) }
 
-// fieldsOf returns how many fields h has. One field of binary metadata may join several values,
-// each of at least one byte, and all count.
+// fieldsOf returns how many fields h has. One field of binary metadata may join several values of
+// at least one byte each. Each value counts as a field.
 func fieldsOf(h http.Header) (n int) {
 	for name, values := range h {
 		n += len(values)
@@ -44,16 +44,17 @@ func isBinary(name string) bool {
 }
 
 // A headerCount counts the lines of a header while package http reads it, because a client may
-// take long to finish it. It counts whole reads. The last read may reach into the body, but if
-// package http reads on, all that was read belongs to the header. What was read together with the
-// previous request is not counted: [Server.serve] counts again.
+// take a long time to send all of it. It counts all lines of each read. The last read may reach
+// into the body, but if package http reads on, everything before belongs to the header. Lines that
+// arrived together with the previous request are not counted, so [Server.serve] counts the fields
+// again.
 type headerCount struct {
 	reading bool // a header or what precedes it is being read
 	lines   int
 }
 
 // next is called when the state of the connection has changed, on the goroutine that reads
-// headers and while no other reads.
+// headers, while no other goroutine reads.
 func (h *headerCount) next(state http.ConnState) {
 	switch state {
 	case http.StateActive: // the header was read
@@ -75,9 +76,10 @@ func (h *headerCount) exceeds(most int) bool { return h.reading && h.lines > mos
 
 var errFields = errors.New("the header of a request has too many fields")
 
-// refuseFields answers a request whose header has too many fields already. The error makes
-// package http close the connection. If the last line is not complete, package http may write
-// another answer first, which must not follow this one.
+// refuseFields answers a request whose header has too many fields already. The error makes package
+// http close the connection. If the last line is incomplete, package http may write another answer
+// before it closes the connection. refuseFields ends the writes, so that this other answer does
+// not follow its own.
 func (c *conn) refuseFields() error {
 	c.session.stray()
 	c.session.limitWrites()

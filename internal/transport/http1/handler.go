@@ -13,9 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// serve answers a request. It is the http.Handler of all connections.
+// serve answers a request of HTTP/1.1. It is the http.Handler of the connections that Take gets.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(*conn)
 	c := conn.session
@@ -25,30 +26,41 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
 		c.stray()
 	}
+	s.answer(w, r, c, c.handover)
+}
+
+// answer answers a request, whatever carries it. h describes the connection.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c carrier, h sock.Handover) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {
-		c.refuse(w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
+		refuse(c, w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
 		return
 	}
-	if why := s.origins.check(c.peer.LocalAddr, r); why != "" {
+	if why := s.origins.check(c.localAddr(), r); why != "" {
 		body := encodeError(status.New(codes.PermissionDenied, why))
 		w.Header().Set("Content-Type", "application/json")
-		c.refuse(w, r, http.StatusForbidden, string(body))
+		refuse(c, w, r, http.StatusForbidden, string(body))
 		return
 	}
 	s.origins.allow(w.Header(), r)
 	switch {
 	case isPreflight(r):
 		s.origins.preflight(w.Header(), r)
-		c.refuse(w, r, http.StatusNoContent, "")
+		refuse(c, w, r, http.StatusNoContent, "")
 		return
 	case asksFor(r, "websocket"):
-		if code, why := s.openWebSocket(w, r, c.handover); code != 0 {
-			c.refuse(w, r, code, why)
+		if code, why := s.openWebSocket(w, r, h); code != 0 {
+			refuse(c, w, r, code, why)
 		}
 		return
+	case r.ProtoMajor == 2 && isGRPC(r):
+		s.answerGRPC(w, r, c)
+		return
+	case s.opts.OnlyWebSockets && r.ProtoMajor == 2:
+		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, with the content type application/grpc")
+		return
 	case s.opts.OnlyWebSockets:
-		c.refuse(w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
+		refuse(c, w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
 		return
 	}
 	q, st, no := s.parse(r)
@@ -56,7 +68,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		for key, values := range no.header {
 			w.Header()[key] = values
 		}
-		c.refuse(w, r, no.code, no.text)
+		refuse(c, w, r, no.code, no.text)
+		return
+	}
+	if q.kind.enveloped() && !canFlush(w) {
+		refuse(c, w, r, http.StatusInternalServerError, noFlush)
 		return
 	}
 	resp := &response{w: w, flusher: http.NewResponseController(w), server: s, session: c, request: q}
@@ -64,11 +80,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Accept-Encoding")
 	}
 	if st != nil {
-		c.leave(w, r)
+		leave(c, w, r)
 		resp.end(&link.End{Status: st})
 		return
 	}
 	resp.call(r)
+}
+
+// isGRPC reports whether r is a request of gRPC, by its content type, as grpc-go does.
+func isGRPC(r *http.Request) bool {
+	rest, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
 // asksFor reports whether r asks to upgrade the connection to protocol.
@@ -85,18 +107,20 @@ func asksFor(r *http.Request, protocol string) bool {
 
 // leave prepares an answer to a request whose body is not read: package http reads what
 // is left of it, for a short time, and closes the connection.
-func (c *session) leave(w http.ResponseWriter, r *http.Request) {
+func leave(c carrier, w http.ResponseWriter, r *http.Request) {
 	if r.Body != http.NoBody {
-		w.Header().Set("Connection", "close")
 		c.stray()
+		if c.leaves() {
+			w.Header().Set("Connection", "close")
+		}
 		c.limitReads(time.Now().Add(lingering))
 	}
 	c.limitWrites()
 }
 
 // refuse answers a request that is no call.
-func (c *session) refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
-	c.leave(w, r)
+func refuse(c carrier, w http.ResponseWriter, r *http.Request, code int, text string) {
+	leave(c, w, r)
 	if code != http.StatusNoContent {
 		if w.Header().Get("Content-Type") == "" {
 			text += "\n"
@@ -112,12 +136,21 @@ func (c *session) refuse(w http.ResponseWriter, r *http.Request, code int, text 
 func (r *response) call(req *http.Request) {
 	c, q := r.session, r.request
 	_ = r.flusher.EnableFullDuplex() // the reader may read while the writer writes
+	acceptor := c.accepted()
+	if acceptor == nil {
+		leave(c, r.w, req)
+		r.end(&link.End{Status: status.New(codes.Unavailable, stopping)})
+		return
+	}
+	if req.ProtoMajor > 1 {
+		req.Body = leaving{req.Body}
+	}
 	st := newStream(c, q)
 	r.stream = st
 	header := r.callHeader(req)
 	req.Header = nil // it is as large as the metadata, and package http keeps req during the call
 	st.begin = sync.OnceFunc(func() {
-		if err := c.acceptor.HandleStream(st, header); err != nil {
+		if err := acceptor.HandleStream(st, header); err != nil {
 			st.Abort(err)
 		}
 	})
@@ -157,9 +190,9 @@ func (r *response) callHeader(req *http.Request) *link.CallHeader {
 	return &link.CallHeader{Profile: p.Check(), Method: q.method, Metadata: q.metadata, Deadline: q.deadline}
 }
 
-// readSmall reads the body at once if it is so small that it needs no reader. Otherwise it
-// returns the body. The call begins when the body has been read, or if the session drains
-// before that.
+// readSmall reads the body itself if the body is so small that it needs no reader. Otherwise it
+// returns the body. The call begins when the body has been read, or if the session drains before
+// that.
 func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 	q := s.request
 	switch {
@@ -178,15 +211,15 @@ func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 		read := s.in.small
 		s.mu.Unlock()
 		if read {
-			s.read(req.Body, make([]byte, q.size)) // once it has ended, package http watches whether the client leaves
+			s.read(req.Body, make([]byte, q.size)) // at its end, package http sees if the client leaves
 		}
 	}
 	return nil
 }
 
-// stopReading waits until the reader has ended, after the answer was written. If the
-// request has not ended by then, the answer's header has told the client that the
-// connection is closed.
+// stopReading is called after the answer was written, and waits until the reader has ended. If the
+// request has not ended by then, the answer's header has told the client that the connection will
+// be closed.
 func (r *response) stopReading(read <-chan struct{}) {
 	if !r.stream.bodyRead() {
 		r.session.endReads() // also those of package http

@@ -17,12 +17,12 @@ import (
 
 const (
 	firstRead = 4 << 10  // how much the reader reads at a time at first, in bytes
-	largeRead = 32 << 10 // and after that, if it was not enough
+	largeRead = 32 << 10 // how much it reads at a time after that, if firstRead was not enough
 	plenty    = 1 << 20  // how much of a body is read after the call has ended, in bytes
 )
 
 // growth bounds the capacity for a message that is still arriving, as a multiple of the bytes that
-// have arrived. Announcing a length costs the client nothing.
+// have arrived. The announced length cannot be trusted: it costs the client nothing.
 const growth = 4
 
 // An inbox holds the bytes of a request's body that have arrived and were not received.
@@ -47,8 +47,9 @@ type partial struct {
 
 var errMalformed = fmt.Errorf("%w: the body of the request ends within a message", link.ErrBroken)
 
-// read moves body into the inbox until it ends, the client is gone, or the call has ended
-// and enough was read for the client to see the answer. It reads into buf at first.
+// read moves body into the inbox. It stops when the body ends, when the client is gone, or when
+// the call has ended and enough was read for the client to see the answer. The first reads are
+// into buf.
 func (s *stream) read(body io.Reader, buf []byte) {
 	for {
 		n, err := body.Read(buf)
@@ -61,8 +62,8 @@ func (s *stream) read(body io.Reader, buf []byte) {
 	}
 }
 
-// arrived adds b to the inbox, after which body.Read returned err. It waits for room. It
-// reports whether to read on.
+// arrived adds b to the inbox. err is the error that came with these bytes, or nil. arrived waits
+// for room, and reports whether to read on.
 func (s *stream) arrived(b []byte, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,8 @@ func (s *stream) Recv(f *link.Frame) error {
 	return err
 }
 
-// recvEnd waits for the end of the body, or until there is a message, which stays.
+// recvEnd waits for the end of the body, or until there is a message. It leaves the message in the
+// inbox.
 func (s *stream) recvEnd(f *link.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +188,7 @@ func (s *stream) recvEnd(f *link.Frame) error {
 	return s.in.err
 }
 
-// recvBare receives the only message of the body, which is all of the body.
+// recvBare receives the message of a body that is one message without an envelope.
 func (s *stream) recvBare(f *link.Frame) error {
 	if s.partial.done {
 		return s.rest()
@@ -213,7 +215,8 @@ func (s *stream) recvBare(f *link.Frame) error {
 	return nil
 }
 
-// rest returns what follows a message that must be the last: io.EOF, or the error.
+// rest is called after the only message of a body. It returns io.EOF if the body ends there, or
+// else an error.
 func (s *stream) rest() error {
 	_, err := s.receive(nil, 1, 0)
 	if err == nil {
@@ -274,8 +277,8 @@ func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
 	return err
 }
 
-// receive appends n bytes of the body to b as they arrive. size is how many are expected. The
-// error says why there are fewer.
+// receive appends n bytes of the body to b as they arrive. size is how many bytes are expected,
+// and determines the capacity. If fewer than n bytes come, the error says why.
 func (s *stream) receive(b []byte, n, size int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

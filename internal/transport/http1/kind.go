@@ -80,8 +80,8 @@ func mediaTypeOf(contentType string) (string, error) {
 	return t, nil
 }
 
-// A textReader decodes the base64 of gRPC-Web's text form. Padding may occur within it:
-// a client can encode each message by itself.
+// A textReader decodes the base64 of gRPC-Web's text form. The text may contain padding before its
+// end, because a client can encode each message by itself.
 type textReader struct {
 	body  io.Reader
 	text  [4096]byte
@@ -120,8 +120,8 @@ func (r *textReader) Read(p []byte) (int, error) {
 
 var errNotBase64 = errors.New("it is not base64")
 
-// decodeGroups appends what the groups of four characters in text decode to. Line breaks,
-// which package base64 skips, would shift the groups.
+// decodeGroups decodes the groups of four characters in text, and appends the result to b. It
+// rejects line breaks: package base64 would skip them, and the groups would shift.
 func decodeGroups(b, text []byte) ([]byte, error) {
 	wrong := bytes.IndexAny(text, "\r\n")
 	if wrong >= 0 {

@@ -5,19 +5,19 @@ import (
 	"net/http"
 )
 
-// A request with Transfer-Encoding and Content-Length may be two requests for one reader and one
-// for another. Package http obeys Transfer-Encoding and drops Content-Length from the header, but
-// the connection must be closed after the answer (RFC 9112, section 6.1). So [lengths] looks for
-// a Content-Length in the bytes that package http reads.
+// If a request has both Transfer-Encoding and Content-Length, one server may read it as one
+// request and another server as two. Package http obeys Transfer-Encoding and drops Content-Length
+// from the header, but the connection must be closed after the answer (RFC 9112, section 6.1). So
+// [lengths] looks for a Content-Length in the bytes that package http reads.
 //
 // Package http may have read the beginning of a header together with the previous request, up to
 // the size of its buffer. A Content-Length that lengths finds there may belong to the previous
-// request. Then the connection is closed although it could stay open. That happens to clients that
-// do not wait for an answer before they send the next request.
+// request. If it does, the server closes the connection although it could stay open. That happens
+// only to clients that do not wait for an answer before they send the next request.
 type lengths struct {
 	buffer int   // size of package http's buffer; 0 before the first read
 	read   int64 // how many bytes were read so far
-	start  int64 // at least how many of these were read before the current request
+	start  int64 // a lower bound for how many of these precede the current request
 	idle   bool  // nothing was read since the last request
 
 	matched int   // how many bytes of contentLength the current line begins with; -1 if it is another field
@@ -26,7 +26,7 @@ type lengths struct {
 
 const contentLength = "content-length" // in any case
 
-// next is called as the method next of a headerCount is.
+// next is called whenever the method next of headerCount is called.
 func (l *lengths) next(state http.ConnState) {
 	switch state {
 	case http.StateActive:
@@ -48,7 +48,7 @@ func (l *lengths) ask(n int) {
 	l.idle = false
 }
 
-// add takes b, which was read.
+// add searches b, the bytes that were just read.
 func (l *lengths) add(b []byte) {
 	for i := 0; i < len(b); {
 		if l.matched < 0 {
@@ -76,6 +76,6 @@ func (l *lengths) add(b []byte) {
 	l.read += int64(len(b))
 }
 
-// found reports whether the header of the current request may have a Content-Length. It is
-// called when the header was read.
+// found reports whether the header of the current request may have a Content-Length. It is called
+// once the whole header was read.
 func (l *lengths) found() bool { return l.last > l.start }

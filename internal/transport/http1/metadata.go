@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// ours are headers of HTTP and of the protocols. They are not metadata in either direction: in a
-// response they would let a handler break its framing.
+// ours holds the headers that belong to HTTP and to the protocols. They are not metadata in either
+// direction: in a response, they would let a handler break the framing.
 var ours = map[string]bool{
 	"accept-encoding": true, "connection": true, "content-encoding": true, "content-length": true, "content-type": true,
 	"expect": true, "host": true, "http2-settings": true, "keep-alive": true, "proxy-connection": true, "te": true,
@@ -55,7 +55,7 @@ func encodeValue(key, value string) string {
 	return value
 }
 
-// addMetadata adds md to the header of a response, each key behind prefix.
+// addMetadata adds md to the header h of a response. It puts prefix before each key.
 func addMetadata(h http.Header, prefix string, md metadata.MD) {
 	for key, values := range md {
 		if reserved(key) || !link.ValidKey(key) {

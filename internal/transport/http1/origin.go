@@ -116,8 +116,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// isLocal reports whether host, in a request over the loopback interface, is a name that no
-// stranger can have chosen.
+// isLocal reports whether host, in a request over the loopback interface, is a name that a
+// stranger cannot have pointed at this machine.
 func (o *origins) isLocal(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -131,7 +131,8 @@ func (o *origins) isLocal(host string) bool {
 	return err == nil
 }
 
-// allow adds the fields to the header of a response that let a page of an allowed origin see it.
+// allow adds to h, the header of a response, the fields that let a page of an allowed origin see
+// the response.
 func (o *origins) allow(h http.Header, r *http.Request) {
 	if !o.any && len(o.exact) == 0 {
 		return
@@ -147,12 +148,13 @@ func (o *origins) allow(h http.Header, r *http.Request) {
 	}
 }
 
-// isPreflight reports whether r is a browser's question before a request.
+// isPreflight reports whether r is a preflight, with which a browser asks whether a page may send
+// a request.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// preflight answers a browser's question of an allowed origin.
+// preflight adds to h the answer to a preflight from an allowed origin.
 func (o *origins) preflight(h http.Header, r *http.Request) {
 	h.Add("Vary", "Access-Control-Request-Headers")
 	if h.Get("Access-Control-Allow-Origin") == "" {
@@ -173,7 +175,7 @@ func (o *origins) preflight(h http.Header, r *http.Request) {
 	}
 }
 
-// safelisted are headers that pages can always read, or that say which pages may.
+// safelisted are headers that pages can always read, or that they do not need.
 var safelisted = map[string]bool{
 	"Cache-Control": true, "Content-Language": true, "Content-Length": true, "Content-Type": true,
 	"Expires": true, "Last-Modified": true, "Pragma": true,

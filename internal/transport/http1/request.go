@@ -42,7 +42,7 @@ type refusal struct {
 }
 
 // parse returns the call that r asks for. If the kind of the call is clear but the call cannot be
-// made, st says why. If the kind is not clear, no is the HTTP answer to send.
+// made, st says why. If the kind is not clear, the result no is the HTTP answer to send.
 func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refusal) {
 	name := pathOf(r)
 	m := s.opts.Method(name)
@@ -72,8 +72,8 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
 }
 
-// pathOf returns the path as the client has sent it, not decoded, as the method's name: otherwise
-// clients could evade the rules of a proxy that does not decode paths.
+// pathOf returns the method's name: the path as the client has sent it, not decoded. If the server
+// decoded it, clients could evade the rules of a proxy that does not decode paths.
 func pathOf(r *http.Request) string {
 	if r.URL.RawPath != "" {
 		return r.URL.RawPath
@@ -103,7 +103,7 @@ func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Statu
 	subtype := query.Get("encoding")
 	q := &request{kind: bare, method: name, known: true, single: true, subtype: subtype, mediaType: "application/" + subtype}
 	switch {
-	case r.ContentLength != 0:
+	case r.ContentLength > 0, r.ContentLength < 0 && r.ProtoMajor < 2: // a stream of HTTP/2 that ends late has no length
 		return nil, nil, &refusal{code: http.StatusUnsupportedMediaType, text: "a GET has its message in the URL, and no body"}
 	case err != nil:
 		return q, status.Newf(codes.InvalidArgument, "the query of the URL cannot be read: %v", err), nil
@@ -162,8 +162,8 @@ func (q *request) complete(s *Server, r *http.Request, encoding string) *status.
 	return nil
 }
 
-// acceptedOf returns the names in an Accept-Encoding, without their qualities and without
-// those whose quality is 0.
+// acceptedOf returns the names in the values of an Accept-Encoding header. It drops the qualities,
+// and the names whose quality is 0.
 func acceptedOf(values []string) (names []string) {
 	for _, list := range values {
 		for item := range strings.SplitSeq(list, ",") {
@@ -178,7 +178,7 @@ func acceptedOf(values []string) (names []string) {
 	return names
 }
 
-// timeoutOf returns how long the client waits for the call. ok is false if it does not
+// timeoutOf returns how long the client waits for the call. ok is false if the header does not
 // say.
 func (q *request) timeoutOf(h http.Header) (d time.Duration, ok bool, err error) {
 	if q.kind == bare || q.kind == connect {

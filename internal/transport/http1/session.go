@@ -25,10 +25,10 @@ const (
 // A session is one connection: the [link.Session] of the calls that come over it, one at a
 // time.
 //
-// The session ends when Close is called or the connection ends. Then the connection is closed
-// once the answer to the current request, if there is one, is written; Gone is called after that.
-// Until the first request has arrived, the connection keeps the deadline that the listener has
-// set.
+// The session ends when Close is called or the connection ends. After that, the session closes the
+// connection once the answer to the current request, if there is one, is written. Finally it calls
+// Gone. Until the first request has arrived, the connection keeps the deadline that the listener
+// has set.
 //
 // A connection that is idle for too long, or too old, is closed when no request is being
 // answered.
@@ -39,7 +39,7 @@ type session struct {
 	peer     link.Peer
 	done     chan struct{}
 	ended    chan struct{}
-	writes   atomic.Int64 // that have ended
+	writes   atomic.Int64 // how many writes to the connection have ended
 
 	mu       sync.Mutex
 	acceptor link.Acceptor // nil until start
@@ -63,7 +63,7 @@ type session struct {
 	seenAt  time.Time // when seen last changed
 }
 
-// A progress changes when the peer takes anything.
+// A progress shows what the peer has taken. It changes when the peer takes anything.
 type progress struct {
 	writes int64
 	unsent int // in bytes, or unknown
@@ -116,10 +116,10 @@ func (c *session) Ended() <-chan struct{} { return c.ended }
 // Peer implements [link.Session].
 func (c *session) Peer() *link.Peer { return &c.peer }
 
-// Drain implements [link.Session]. The client learns of it by the answer to its current request.
-// Without a request the connection is closed: either the client waits before it sends the next
-// request, or a browser has opened the connection in advance. A request whose body is still
-// arriving becomes a call at once, because the acceptor will take no calls later.
+// Drain implements [link.Session]. The client learns of it from the answer to its current request.
+// If there is no current request, Drain closes the connection, which is idle between requests, or
+// which a browser has opened in advance. A request whose body is still arriving becomes a call at
+// once, because the acceptor will take no calls later.
 func (c *session) Drain() <-chan struct{} {
 	c.mu.Lock()
 	hungUp := c.hangUp()
@@ -135,8 +135,8 @@ func (c *session) Drain() <-chan struct{} {
 	return c.done
 }
 
-// hangUp makes the session take no more requests. It reports whether no request is being
-// answered: then the caller must close the connection. mu is held.
+// hangUp makes the session take no more requests. It reports whether the caller must close the
+// connection, because no request is being answered. mu is held.
 func (c *session) hangUp() bool {
 	c.drain()
 	c.hungUp = c.hungUp || !c.busy && !c.over
@@ -226,7 +226,7 @@ func (c *session) end() {
 }
 
 // begin begins to answer a request. It reports false if the connection is about to be closed, or
-// if what looks like a request may be the rest of the last one's body.
+// if what looks like a request may be the rest of the previous request's body.
 func (c *session) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,8 +241,16 @@ func (c *session) begin() bool {
 	return true
 }
 
-// serves sets the stream of the current request, or nil after the request. It returns the reason
-// if the session has ended.
+// accepted implements [carrier].
+func (c *session) accepted() link.Acceptor { return c.acceptor }
+
+// localAddr implements [carrier].
+func (c *session) localAddr() net.Addr { return c.peer.LocalAddr }
+
+// window implements [carrier].
+func (c *session) window() int { return c.server.opts.Window }
+
+// serves implements [carrier].
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,21 +258,21 @@ func (c *session) serves(st *stream) error {
 	return c.reason
 }
 
-// leaves reports whether the connection is closed after the current answer.
+// leaves implements [carrier].
 func (c *session) leaves() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.draining || c.astray
 }
 
-// stray records that the rest of the current request will not be read to its end.
+// stray implements [carrier].
 func (c *session) stray() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.astray = true
 }
 
-// limitReads makes reads end at t, if they have not ended.
+// limitReads implements [carrier].
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +281,7 @@ func (c *session) limitReads(t time.Time) {
 	}
 }
 
-// endReads ends the reads of a request whose body is not needed.
+// endReads implements [carrier].
 func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,20 +289,20 @@ func (c *session) endReads() {
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites makes writes fail once the client has taken nothing for the time stall, or for the
+// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the time stall, or for the
 // time farewell if the session has ended. Without this limit a client may take an answer when it
 // likes.
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
-// it: Linux wakes the write when a third of a large buffer is free. If nothing else shows it, the
-// limit is stall.
+// it, because Linux wakes the write only when a third of a large buffer is free. So look also
+// calls unsent. If unsent does not know, the limit is always stall.
 func (c *session) limitWrites() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return
 	}
-	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // unsent would cost a system call
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling unsent is a system call
 	if c.watch == nil {
 		c.watch = time.AfterFunc(glance, c.look)
 	} else {
@@ -337,7 +345,7 @@ func (c *session) look() {
 type conn struct {
 	net.Conn
 	session *session
-	first   []byte      // what was read before; used only by the goroutine that reads
+	first   []byte      // bytes read before package http took over; only for the reading goroutine
 	header  headerCount // like first
 	lengths lengths     // like first
 }
@@ -373,14 +381,13 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
 	if !c.session.opened || c.session.deaf {
-		return nil // the deadline that the listener has set, or that has ended reads
+		return nil // keep the deadline that the listener has set, or the one that has ended reads
 	}
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Close implements [net.Conn]. If the client may still be sending, it gets some time to
-// read what was written: many systems discard that if a socket is closed with unread
-// bytes.
+// Close implements [net.Conn]. If the client may still be sending, Close gives it some time to
+// read the answer: many systems discard what was written if a socket is closed with unread bytes.
 func (c *conn) Close() error {
 	c.session.mu.Lock()
 	linger := c.session.astray && c.session.reason == nil

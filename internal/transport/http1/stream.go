@@ -15,19 +15,19 @@ import (
 //
 // It is a pair of bounded queues between the goroutines of the callee, which call Send, Recv and
 // Abort, and those of the HTTP server. The reader moves the request's body into the inbox: see
-// inbox.go. The writer, which is the goroutine of the request, moves steps from the queue out to
-// the response: see write.go. Invariants:
+// inbox.go. The writer, which is the goroutine of the request, moves steps from the field out,
+// which is a queue, to the response: see write.go. Invariants:
 //
-//   - Only the reader and the writer touch the request and the response, so nothing does
+//   - Only the reader and the writer touch the request and the response, so nothing touches them
 //     after the request was answered. The callee encodes and decodes on its own
 //     goroutines.
 //   - Bytes that wait are bounded in each direction by the window, plus the message that
 //     exceeds it. At the bound the sender, or the reader and with it the client, waits.
 //   - The stream ends once: the flag over is set when the callee sends its End or when either side
-//     aborts. Then no step is added and the reader drops what it reads.
+//     aborts. After that no step is added, and the reader drops what it reads.
 //   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
-	session  *session
+	session  carrier
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
@@ -62,8 +62,8 @@ const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }
 
-func newStream(c *session, q *request) *stream {
-	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
+func newStream(c carrier, q *request) *stream {
+	return &stream{session: c, request: q, window: c.window(), encoding: q.replyEncoding}
 }
 
 // Send implements [link.Stream].
@@ -112,8 +112,9 @@ func (s *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// finish ends sending at once, and receiving after what has arrived was received, for the reason
-// why. It returns whom to wake. mu is held.
+// finish makes sends fail at once, and receives once the bytes that have arrived were received.
+// The error is why, unless receiving has ended already. finish returns the goroutines to wake. mu
+// is held.
 func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	s.sendErr = why
 	if s.in.err == nil {
@@ -192,9 +193,9 @@ func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	return putPrefix(b, prefix, true), true, nil
 }
 
-// take removes the next steps, or returns the reason if the stream was aborted. It waits until
-// one of these is possible. The writer calls it, and says how much it has written of the steps
-// that it got before.
+// take removes the next steps, or returns the reason if the stream was aborted. It waits until it
+// can do one of these. Only the writer calls take. written is the cost of the earlier steps that
+// the writer has written since the last call.
 func (s *stream) take(written int) (steps []step, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

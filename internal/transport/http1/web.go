@@ -27,8 +27,8 @@ const (
 	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
 )
 
-// Options set up a server. The zero value of a field is its default, unless it says
-// otherwise.
+// Options set up a server. The zero value of a field stands for its default, unless the field's
+// comment says otherwise.
 type Options struct {
 	// Method returns what is known about a method, by its full name. It must be set.
 	Method func(name string) link.Method
@@ -43,15 +43,20 @@ type Options struct {
 	// for all. By default only pages of this server's host may.
 	Origins []string
 
-	// Begin is called for each WebSocket. It reports false if the server was stopped. It must
-	// be set.
+	// GRPC answers a request of gRPC over HTTP/2. It reports false if the server was stopped. It is
+	// nil if the server takes no ordinary gRPC clients.
+	GRPC func(http.ResponseWriter, *http.Request, *link.Peer) bool
+
+	// Begin is called for each WebSocket and for each request of HTTP/2 or to another HTTP server.
+	// It reports false if the server was stopped. It must be set.
 	Begin func() bool
 
 	Sockets        sock.Options // of WebSockets
-	OnlyWebSockets bool         // refuses requests that do not ask for one
+	OnlyWebSockets bool         // refuses requests of Connect and gRPC-Web
 
 	Window         int                        // of each direction of a call, in bytes
 	MaxHeaderBytes int                        // the largest header of a request, in bytes
+	MaxStreams     uint32                     // concurrent requests of a connection; 0 for package http's choice
 	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
@@ -60,7 +65,8 @@ type Options struct {
 type Server struct {
 	opts      Options
 	origins   origins
-	http      http.Server
+	http      http.Server   // of connections of HTTP/1.1
+	http2     *http.Server  // of connections of HTTP/2
 	maxFields int           // of a request's header
 	idle      time.Duration // how long a connection may wait for its next request
 }
@@ -92,6 +98,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
 	s.http.Protocols.SetHTTP1(true)
+	s.http2 = s.newHTTP2()
 	return s, nil
 }
 

@@ -1,12 +1,10 @@
 package http1
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"net/http"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -16,29 +14,15 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
-// ServeWebSocket answers a request to another HTTP server: it opens a WebSocket and serves the
-// session that comes over it, or refuses the request.
-func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if why := s.origins.check(local, r); why != "" {
-		http.Error(w, why, http.StatusForbidden)
-		return
-	}
-	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake))
-	if code, why := s.openWebSocket(w, r, sock.Handover{Deadline: deadline, Accept: accept}); code != 0 {
-		http.Error(w, why, code)
-	}
-}
-
-// openWebSocket opens the WebSocket that r asks for, and starts a session over it. Then the
-// connection's HTTP/1 session ends. h describes the connection. If openWebSocket fails, it
+// openWebSocket opens the WebSocket that r asks for, and starts a session over it. The HTTP/1
+// session of the connection ends. h describes the connection. If r must be refused, openWebSocket
 // returns the status code and the text of the answer.
 func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {
 		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)
 	}
 	if !s.opts.Begin() {
-		return http.StatusServiceUnavailable, "the server is stopping"
+		return http.StatusServiceUnavailable, stopping
 	}
 	if code, why := websocket.Check(r, w.Header()); code != 0 {
 		return code, why

@@ -24,13 +24,14 @@ type response struct {
 	w       http.ResponseWriter
 	flusher *http.ResponseController
 	server  *Server
-	session *session
+	session carrier
 	stream  *stream // nil if there is no call
 	request *request
 	begun   bool // the header of the answer was written
 	ended   bool // the answer is complete
 
-	// What a bare answer holds back until the end, because its header depends on that.
+	// What a bare answer holds back until the call ends, because its header depends on how the
+	// call ends.
 	header  metadata.MD
 	message []byte
 	has     bool

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"net"
 	"reflect"
+	"slices"
 	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
@@ -30,33 +31,36 @@ func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	return link.Private
 }
 
-// accepted does the server's part of the security handshake on conn.
-func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// accepted does the server's part of the security handshake on conn. mixes says that over HTTP/2
+// the client may speak all protocols: TLS has shown that it also speaks HTTP/1.1, unlike clients
+// of gRPC alone.
+func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, mixes bool, err error) {
 	if o.Creds != nil {
 		return handshake(o.Creds, conn)
 	}
 	if c, ok := conn.(*tls.Conn); ok { // from a tls.NewListener
 		if err := c.Handshake(); err != nil {
-			return nil, nil, err
+			return nil, nil, false, err
 		}
-		return c, link.TLSInfo(c.ConnectionState()), nil
+		return c, link.TLSInfo(c.ConnectionState()), false, nil
 	}
-	return conn, o.PlainAuth(conn), nil
+	return conn, o.PlainAuth(conn), false, nil
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open
-// when the handshake fails: if they closed it, the peer could lose the alert. Other credentials
-// get conn itself, as in grpc-go: they may ask what kind it is.
-func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// when the handshake fails: if the handshake closed it, the alert could get lost. Other
+// credentials get conn itself, as in grpc-go, because they may look at its type.
+func handshake(creds credentials.TransportCredentials, conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, mixes bool, err error) {
 	if !isTLS(creds) {
-		return creds.ServerHandshake(conn)
+		secured, auth, err = creds.ServerHandshake(conn)
+		return secured, auth, false, err
 	}
 	kept := &keptOpen{Conn: conn}
-	secured, auth, err := creds.ServerHandshake(kept)
+	secured, auth, err = creds.ServerHandshake(kept)
 	if err == nil {
 		kept.closes.Store(true)
 	}
-	return secured, auth, err
+	return secured, auth, kept.mixes, err
 }
 
 // isTLS reports whether creds are grpc-go's TLS credentials, or are made from these.
@@ -73,7 +77,12 @@ func isTLS(creds credentials.TransportCredentials) bool {
 type keptOpen struct {
 	net.Conn
 	closes atomic.Bool
+	mixes  bool
 }
+
+// Offered is called by credentials, during the handshake, with the protocols that the client
+// offers.
+func (k *keptOpen) Offered(protocols []string) { k.mixes = slices.Contains(protocols, "http/1.1") }
 
 // NetConn returns the connection below, as NetConn of a *tls.Conn does.
 func (k *keptOpen) NetConn() net.Conn { return k.Conn }

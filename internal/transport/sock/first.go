@@ -16,7 +16,7 @@ const (
 	offer              // nearcall, with an offer of an upgrade
 	http2              // gRPC, mostly
 	http1
-	clientHello // TLS, on a server without
+	clientHello // TLS, on a server without TLS
 	unknown
 )
 
@@ -26,8 +26,8 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 // longestMethod is the longest HTTP/1 method that is recognised, in bytes.
 const longestMethod = 20
 
-// protocolOf returns the protocol that starts with b: undecided while b could be the start
-// of more than one. Offers start with line, unless that is empty.
+// protocolOf returns the protocol that starts with b: undecided while b could be the start of more
+// than one. line is the start of an offer; if it is empty, there are no offers.
 func protocolOf(b []byte, line string) protocol {
 	s := string(b)
 	switch {
@@ -65,8 +65,8 @@ func protocolOf(b []byte, line string) protocol {
 	return unknown
 }
 
-// readFirst reads until the protocol of conn is known, and maybe more. before has the bytes that
-// were read already, and first starts with these.
+// readFirst reads until the protocol of conn is known, and maybe more. The parameter before holds
+// the bytes that were read already, and the result first starts with them.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
 	const room = 512 // longer than any prefix that does not decide
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)

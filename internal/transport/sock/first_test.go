@@ -47,7 +47,7 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Listener: inner, HTTP2: func(h Handover) {
+	lis := &Listener{Listener: inner, GRPC: func(h Handover) {
 		_, _ = h.Conn.Write([]byte("mine"))
 		_ = h.Conn.Close()
 		taken <- string(h.First)
@@ -67,7 +67,7 @@ func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 		t.Errorf("%q, %v", answer, err)
 	}
 	if first := <-taken; !strings.HasPrefix(first, preface) {
-		t.Errorf("HTTP2 was shown %q", first)
+		t.Errorf("GRPC was shown %q", first)
 	}
 	_ = lis.Close()
 	if err := <-ended; err != nil {

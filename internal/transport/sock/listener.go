@@ -19,28 +19,33 @@ import (
 
 // A Listener implements [link.Listener] over any net.Listener.
 type Listener struct {
-	net.Listener
-	Options Options
+	net.Listener // nil if the listener is for ServeConn
+	Options      Options
 
 	// Path is the path at which HTTP/1 clients open a WebSocket; "" for any.
 	Path string
 
-	// HTTP1 and HTTP2 take connections whose client speaks HTTP; if nil, the listener refuses
-	// such clients in their protocol. They run on the connection's goroutine.
-	HTTP1, HTTP2 func(Handover)
+	// HTTP1 and HTTP2 take connections whose client speaks HTTP. GRPC takes connections of HTTP/2
+	// whose client speaks gRPC. If HTTP2 or GRPC is nil, the other takes all of HTTP/2; what none
+	// takes, the listener refuses in the client's protocol. They run on the connection's goroutine.
+	HTTP1, HTTP2, GRPC func(Handover)
 
 	mu      sync.Mutex
 	served  bool
-	cancel  context.CancelFunc    // ends waits for a handshake slot
-	pending map[net.Conn]struct{} // connections whose handshake has not finished
-	closed  bool
+	cancel  context.CancelFunc // ends waits for a handshake slot
+	pending map[net.Conn]bool  // connections whose handshake has not finished; true if the end of its reads ends it
+	retired bool               // no more connections are accepted
+	closed  bool               // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
+
+	closeOnce sync.Once // for listeners of users, which might not allow a second Close
 }
 
 // A Handover is a connection whose client speaks a protocol other than nearcall's.
 type Handover struct {
 	Conn     net.Conn             // secured already; has Deadline
 	First    []byte               // what was read from it: at least enough to tell its protocol
+	OwesAck  bool                 // the client will acknowledge SETTINGS that the taker has not sent
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
@@ -50,20 +55,11 @@ type Handover struct {
 // Sessions implements [link.Listener]. It fails if it was called before. It returns nil
 // when the listener is closed, and otherwise the error that stops it.
 func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
-	l.mu.Lock()
-	if l.served {
-		l.mu.Unlock()
+	ctx := l.begin()
+	if ctx == nil {
 		return fmt.Errorf("%v: %w", l.Addr(), link.ErrServed)
 	}
-	l.served = true
-	l.pending = make(map[net.Conn]struct{})
-	var ctx context.Context
-	ctx, l.cancel = context.WithCancel(context.Background())
 	defer l.cancel()
-	if l.closed {
-		l.cancel()
-	}
-	l.mu.Unlock()
 	if lis, ok := l.Listener.(syscall.Conn); ok {
 		scmrights.Refuse(lis)
 	}
@@ -73,8 +69,14 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 		switch {
 		case err == nil:
 			pause = 0
-			l.all.Go(func() { l.serve(ctx, conn, accept) })
-		case l.isClosed(), errors.Is(err, net.ErrClosed):
+			l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
+		case l.isRetired():
+			for _, conn := range queued(bare(l.Listener)) {
+				l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
+			}
+			l.closeListener()
+			return nil
+		case errors.Is(err, net.ErrClosed):
 			return nil
 		case !temporary(err):
 			return err
@@ -85,32 +87,129 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 }
 
+// begin returns a context that ends when the listener is closed, or nil if begin was called before.
+func (l *Listener) begin() (ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.served {
+		return nil
+	}
+	l.served = true
+	l.pending = make(map[net.Conn]bool)
+	ctx, l.cancel = context.WithCancel(context.Background())
+	if l.closed {
+		l.cancel()
+	}
+	return ctx
+}
+
+// ServeConn serves conn as Sessions serves a connection that it has accepted. It must be called
+// only once, and instead of Sessions. It returns when the handshake is over. The result wait waits
+// until the connection is closed, and returns an error if no session has come about.
+func (l *Listener) ServeConn(conn net.Conn, accept func(link.Session) link.Acceptor) (wait func() error, err error) {
+	ctx := l.begin()
+	defer l.cancel()
+	return l.serve(ctx, conn, accept, make(chan struct{}))
+}
+
+// A watched is a connection whose Close also closes a channel.
+type watched struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+// NetConn returns the connection below, as NetConn of a *tls.Conn does.
+func (w *watched) NetConn() net.Conn { return w.Conn }
+
+func (w *watched) Close() error {
+	defer w.once.Do(func() { close(w.closed) })
+	return w.Conn.Close()
+}
+
 func temporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary()
 }
 
+// settling is how long clients may take for their handshake after Retire. They may have made calls
+// already.
+const settling = time.Second
+
+// Retire ends Sessions, as Close does. But first the listener serves the connections that clients
+// have already made. It accepts no more. After the time settling, it closes connections whose
+// handshake is not over.
+func (l *Listener) Retire() {
+	l.mu.Lock()
+	l.retired = true
+	l.mu.Unlock()
+	time.AfterFunc(settling, l.abandon)
+	if lis := bare(l.Listener); lis != nil && lis.SetDeadline(time.Unix(1, 0)) == nil {
+		return // Accept fails, and Sessions closes the listener
+	}
+	l.closeListener()
+}
+
+// A socket is a listening socket.
+type socket interface {
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+// bare returns lis if it is nothing but a socket, and nil otherwise: a user's listener may do more
+// than accept a connection.
+func bare(lis net.Listener) socket {
+	switch l := lis.(type) {
+	case *net.TCPListener:
+		return l
+	case *net.UnixListener:
+		return l
+	case interface{ Bare() *net.UnixListener }: // package socketfile's
+		return l.Bare()
+	}
+	return nil
+}
+
 // Close implements [net.Listener]. It closes connections in their handshake. Open sessions
 // stay open.
 func (l *Listener) Close() error {
+	l.abandon()
+	return l.closeListener()
+}
+
+// abandon closes connections in their handshake.
+func (l *Listener) abandon() {
 	l.mu.Lock()
-	l.closed = true
-	for conn := range l.pending {
-		_ = conn.Close()
+	defer l.mu.Unlock()
+	l.retired, l.closed = true, true
+	for conn, reads := range l.pending {
+		if reads {
+			_ = conn.SetReadDeadline(time.Now())
+		} else {
+			_ = conn.Close()
+		}
 	}
 	if l.cancel != nil {
 		l.cancel()
 	}
-	l.mu.Unlock()
-	return l.Listener.Close()
 }
 
-// isClosed reports whether Close was called. Not all listeners return net.ErrClosed after
-// that.
-func (l *Listener) isClosed() bool {
+// closeListener closes the listener below, if there is one and it is open.
+func (l *Listener) closeListener() (err error) {
+	l.closeOnce.Do(func() {
+		if l.Listener != nil {
+			err = l.Listener.Close()
+		}
+	})
+	return err
+}
+
+// isRetired reports whether Retire or Close was called. Not all listeners return net.ErrClosed
+// after that.
+func (l *Listener) isRetired() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.closed
+	return l.retired
 }
 
 // addPending records that conn is in its handshake. It reports false if the listener is
@@ -119,7 +218,18 @@ func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
-		l.pending[conn] = struct{}{}
+		l.pending[conn] = false
+	}
+	return !l.closed
+}
+
+// await records whether conn waits for a request: then Close ends its reads, and does not close it.
+// It reports false if the listener is closed.
+func (l *Listener) await(conn net.Conn, waits bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.pending[conn] = waits
 	}
 	return !l.closed
 }
@@ -131,25 +241,26 @@ func (l *Listener) removePending(conn net.Conn) {
 }
 
 // serve starts a session over conn, or refuses it. One deadline bounds the whole handshake,
-// however slowly the peer sends.
-func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
+// however slowly the peer sends. If the channel closed is not nil, the result wait is that of
+// ServeConn, and serve may arrange for closing the channel with the connection.
+func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor, closed chan struct{}) (wait func() error, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u) // in case the listener was not a syscall.Conn
 	}
 	if !l.addPending(conn) {
 		_ = conn.Close()
-		return
+		return nil, net.ErrClosed
 	}
 	defer l.removePending(conn)
 	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
 	_ = conn.SetDeadline(deadline)
-	secured, auth, err := l.Options.accepted(conn)
+	secured, auth, mixes, err := l.Options.accepted(conn)
 	if err != nil {
-		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to someone else
+		if !errors.Is(err, credentials.ErrConnDispatched) { // a dispatched conn has another owner
 			logFailed(conn, "the security handshake", err)
 			refuseHandshake(conn, err)
 		}
-		return
+		return nil, err
 	}
 	over, first, p, err := l.readProtocol(ctx, secured, deadline)
 	switch {
@@ -158,30 +269,37 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 			logFailed(conn, "finding out the protocol", err)
 		}
 		_ = secured.Close()
+		return nil, err
 	case p == native:
 		l.removePending(conn)
-		l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
-	default:
-		if take := l.takerOf(p); take != nil {
-			l.removePending(conn) // the taker may keep it longer than the listener is open
-			take(Handover{secured, first, auth, deadline, l.Path, accept})
-			return
+		s := l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
+		if s == nil {
+			return nil, net.ErrClosed
 		}
+		return func() error {
+			<-s.Gone()
+			return s.Meet(context.Background()) // the session has ended, so this returns at once
+		}, nil
+	}
+	if closed != nil {
+		secured = &watched{Conn: secured, closed: closed}
+	}
+	h := Handover{Conn: secured, First: first, Auth: auth, Deadline: deadline, Path: l.Path, Accept: accept}
+	switch takes := !l.Options.RequireUpgrade; {
+	case takes && p == http1 && l.HTTP1 != nil:
+		l.removePending(conn) // the taker may keep it longer than the listener is open
+		l.HTTP1(h)
+	case takes && p == http2 && (l.HTTP2 != nil || l.GRPC != nil):
+		l.takeHTTP2(conn, h, mixes)
+	default:
 		l.logRefused(conn, p, first)
 		refuse(secured, p, first)
+		return nil, errors.New("the client speaks a protocol that this server does not take")
 	}
-}
-
-// takerOf returns the function that takes connections of a protocol; nil for none.
-func (l *Listener) takerOf(p protocol) func(Handover) {
-	switch {
-	case l.Options.RequireUpgrade:
-	case p == http1:
-		return l.HTTP1
-	case p == http2:
-		return l.HTTP2
-	}
-	return nil
+	return func() error {
+		<-closed
+		return nil
+	}, nil
 }
 
 // readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
@@ -212,8 +330,9 @@ func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept
 	o.startSession(conn, conn, peer, nil, deadline, accept)
 }
 
-// startSession starts a session over conn, or over the connection that has replaced it.
-func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+// startSession starts a session over conn, or over the connection that has replaced it. It returns
+// nil if accept has refused the session.
+func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) *mux.Session {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {
@@ -226,7 +345,8 @@ func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, firs
 	acceptor := accept(s)
 	if acceptor == nil {
 		_ = over.Close()
-		return
+		return nil
 	}
 	s.Start(acceptor)
+	return s
 }

@@ -45,15 +45,15 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 		body := notHTTP1 + "\n"
 		_, _ = fmt.Fprintf(conn, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 	default:
-		// TLS clients report that the server does not speak TLS; nearcall's recognise the
-		// line.
+		// TLS clients report that the server does not speak TLS, and nearcall clients recognise
+		// the line.
 		_, _ = io.WriteString(conn, wire.Magic)
 	}
 	hangUp(conn)
 }
 
-// refuseSocket closes the connection of a nearcall client that was not upgraded, after
-// telling it why, if this server requires the upgrade.
+// refuseSocket is for servers that require the upgrade. It tells a nearcall client why its
+// connection, which was not upgraded, is refused, and closes the connection.
 func refuseSocket(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
@@ -81,14 +81,15 @@ func refuseHandshake(conn net.Conn, err error) {
 	hangUp(conn)
 }
 
-// What a server logs of a connection that fails or is refused: one line, at the level at which
-// grpc-go logs a failed handshake. As there, a client that connects and closes is not logged:
-// load balancers and probes do that. What peers say is quoted, so that they cannot forge lines.
+// A server logs one line for a connection that fails or is refused, at the level at which grpc-go
+// logs a failed handshake. Like grpc-go, it does not log a client that connects and closes,
+// because load balancers and probes do that. What peers say is quoted, so that they cannot forge
+// lines.
 
 var logger = grpclog.Component("nearcall")
 
-// peerName returns the address of conn's peer. A client of a unix socket has none, but is a process
-// that the system can tell.
+// peerName returns the address of conn's peer. A client of a unix socket has no address, but the
+// system can often tell its process.
 func peerName(conn net.Conn) string {
 	local, remote := conn.LocalAddr(), conn.RemoteAddr()
 	if local != nil && local.Network() == "unix" {
@@ -151,7 +152,7 @@ func logDeclined(peer string, why error) {
 }
 
 // hangUp closes a connection after the peer had time to read what was written. Many systems
-// discard that if a socket is closed with unread bytes.
+// discard what was written if a socket is closed with unread bytes.
 func hangUp(conn net.Conn) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
@@ -163,19 +164,28 @@ func hangUp(conn net.Conn) {
 
 // Types and flags of HTTP/2 frames.
 const (
-	frameHeaders  = 1
-	frameSettings = 4
-	frameGoAway   = 7
-	flagEnd       = 1 // END_STREAM, or ACK of SETTINGS
-	flagHeaders   = 4 // END_HEADERS
-	protocolBroke = 1 // PROTOCOL_ERROR
+	frameHeaders      = 1
+	frameSettings     = 4
+	framePing         = 6
+	frameGoAway       = 7
+	frameContinuation = 9
+
+	flagEnd      = 1    // END_STREAM, or ACK of SETTINGS and PING
+	flagHeaders  = 4    // END_HEADERS
+	flagPadded   = 8    // of HEADERS
+	flagPriority = 0x20 // of HEADERS
+
+	noError         = 0
+	protocolBroke   = 1 // PROTOCOL_ERROR
+	enhanceYourCalm = 11
 )
 
-// refuseHTTP2 fails calls of a gRPC client with a status that says why, for callTimeout or
-// until there were maxRefused, and then sends GOAWAY. A GOAWAY alone would not do: clients
-// would retry the call on one connection after the other, and never show its text. Nor would
-// a GOAWAY after the first call: that may be a health check, and the client would connect
-// again at once, without backoff, before it makes its own call.
+// refuseHTTP2 fails calls of a gRPC client with a status that says why, for the time callTimeout
+// or until it has refused maxRefused calls, and then sends GOAWAY. A GOAWAY alone would not be
+// enough: clients would retry the call on one connection after the other, and never show the text
+// of the GOAWAY. A GOAWAY after the first call would not be enough either: that call may be a
+// health check, and the client would connect again at once, without backoff, before it makes its
+// own call.
 func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
@@ -195,14 +205,12 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 		}
 		answers.out = frame(answers.out, frameHeaders, flagEnd|flagHeaders, stream, refusal)
 	}
-	away := binary.BigEndian.AppendUint32(nil, last)
-	away = binary.BigEndian.AppendUint32(away, protocolBroke)
-	answers.out = frame(answers.out, frameGoAway, 0, 0, string(away)+ours)
+	answers.out = appendGoAway(answers.out, last, protocolBroke, ours)
 	_ = answers.flush()
 }
 
-// answering reads from conn, and writes out before each read: calls that arrive together
-// are answered with one system call.
+// answering reads from conn. Before each read it writes what the field out holds, so that one
+// system call answers all calls that arrive together.
 type answering struct {
 	conn net.Conn
 	out  []byte
@@ -225,6 +233,13 @@ func (a *answering) flush() error {
 	return err
 }
 
+// appendGoAway appends a GOAWAY after which no stream above last is processed.
+func appendGoAway(b []byte, last, code uint32, text string) []byte {
+	body := binary.BigEndian.AppendUint32(nil, last)
+	body = binary.BigEndian.AppendUint32(body, code)
+	return frame(b, frameGoAway, 0, 0, string(body)+text)
+}
+
 // frame appends an HTTP/2 frame.
 func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	b = append(b, byte(len(body)>>16), byte(len(body)>>8), byte(len(body)), kind, flags)
@@ -232,7 +247,7 @@ func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	return append(b, body...)
 }
 
-// nextCall returns the number of the next stream that r opens, or 0 if r ends before. It
+// nextCall returns the number of the next stream that r opens, or 0 if r ends before that. It
 // takes a bufio.Reader because a peer can send frames of 9 bytes, each of which would cost a
 // system call.
 func nextCall(r *bufio.Reader) uint32 {

@@ -37,8 +37,8 @@ type Options struct {
 	// local credentials, and other connections as not secured.
 	Creds credentials.TransportCredentials
 
-	// Unix returns the AuthInfo for the process at the other end of a unix socket. It is
-	// used without Creds, if the system can tell the process.
+	// Unix returns the AuthInfo for the process at the other end of a unix socket. It is used if
+	// there are no Creds and the system can tell which process that is.
 	Unix func(Process) credentials.AuthInfo
 
 	Upgrade        *Upgrade // what unix sockets can be upgraded to; nil for nothing
@@ -90,8 +90,8 @@ type Dialer struct {
 	Authority string // that the server's certificate must match
 	Options   Options
 
-	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept
-	// returns nil.
+	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
+	// too.
 	Accept func(link.Session) link.Acceptor
 
 	// Conn opens the connection; nil for net.Dialer.
@@ -169,8 +169,9 @@ func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 // maxPause is the longest pause between two attempts to connect while the server's queue is full.
 const maxPause = 50 * time.Millisecond
 
-// connect is Connect with net.Dialer. If the server's queue of connections is full, connecting to
-// a unix socket fails at once on Linux, while connecting over TCP waits. So connect waits.
+// connect does the work of Connect with net.Dialer. If the server's queue of connections is full,
+// connecting over TCP waits, but on Linux connecting to a unix socket fails at once. So connect
+// tries again until ctx ends.
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Control: scmrights.RefuseFrom} // an upgrade accepts its own descriptors
 	var full error

@@ -38,8 +38,8 @@ func (u *Upgrade) line() string {
 	return u.Line
 }
 
-// addressOf returns the address of an upgraded connection whose socket has address a. It has the
-// same type as addresses of unix sockets.
+// addressOf returns the address of an upgraded connection whose socket has address a. The address
+// has the same type as addresses of unix sockets.
 func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }

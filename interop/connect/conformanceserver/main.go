@@ -64,7 +64,7 @@ func credentialsOf(req *pb.ServerCompatRequest) (credentials.TransportCredential
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}} // gRPC's credentials add h2
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
 	if len(req.ClientTlsCert) > 0 {
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(req.ClientTlsCert) {
@@ -72,7 +72,7 @@ func credentialsOf(req *pb.ServerCompatRequest) (credentials.TransportCredential
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	return credentials.NewTLS(config), nil
+	return nearcall.NewTLS(config), nil
 }
 
 // read reads a message behind its length.

@@ -1,0 +1,266 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// Package http serves connections of HTTP/2, and each request is a session. All connections belong
+// to one http.Server, because only that can send GOAWAY.
+
+const stopping = "the server is stopping"
+
+// newHTTP2 returns the http.Server of connections of HTTP/2.
+func (s *Server) newHTTP2() *http.Server {
+	k := s.opts.Keepalive
+	h := &http.Server{
+		Handler:                      http.HandlerFunc(s.serveHTTP2),
+		MaxHeaderBytes:               s.http.MaxHeaderBytes,
+		IdleTimeout:                  s.idle,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     s.http.ErrorLog,
+		ConnContext:                  s.http.ConnContext,
+		Protocols:                    new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:      int(min(s.opts.MaxStreams, 1<<30)),
+			MaxReceiveBufferPerStream: max(s.opts.Window, 64<<10),
+			SendPingTimeout:           k.Time,
+			PingTimeout:               k.Timeout,
+		},
+	}
+	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
+	return h
+}
+
+// TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
+func (s *Server) TakeHTTP2(h sock.Handover) {
+	var in io.Reader = io.MultiReader(bytes.NewReader(h.First), h.Conn)
+	if h.OwesAck {
+		in = &withoutAck{in: in, left: len(preface)}
+	}
+	h.First = nil // conn2 keeps h
+	c := &conn2{Conn: h.Conn, in: bufio.NewReader(in), handover: h, born: time.Now()}
+	if age := s.opts.Keepalive.MaxConnectionAge; age > 0 {
+		c.most = time.Duration(float64(age) * (1 + jitter*(2*rand.Float64()-1)))
+		if grace := s.opts.Keepalive.MaxConnectionAgeGrace; grace > 0 {
+			c.grace = time.AfterFunc(c.most+grace, func() { _ = h.Conn.Close() })
+		}
+	}
+	if err := s.http2.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
+		_ = c.Close()
+	}
+}
+
+// A conn2 is the connection of HTTP/2 that package http uses.
+type conn2 struct {
+	net.Conn
+	in       *bufio.Reader
+	handover sock.Handover
+	opened   atomic.Bool // the first request has come
+	born     time.Time
+	most     time.Duration // its largest age; 0 for any
+	grace    *time.Timer   // nil for none
+}
+
+// old reports whether the connection has reached its largest age.
+func (c *conn2) old() bool { return c.most > 0 && time.Since(c.born) >= c.most }
+
+// Read implements [net.Conn].
+func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+// SetReadDeadline implements [net.Conn]. Before the first request the deadline that the listener
+// has set stays, and after it there is none.
+func (c *conn2) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements [net.Conn], like SetReadDeadline.
+func (c *conn2) SetWriteDeadline(time.Time) error { return nil }
+
+// Close implements [net.Conn].
+func (c *conn2) Close() error {
+	if c.grace != nil {
+		c.grace.Stop()
+	}
+	return c.Conn.Close()
+}
+
+// preface is the start of every HTTP/2 connection.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// withoutAck reads frames of HTTP/2 without the first acknowledgement of SETTINGS: package http
+// closes a connection that acknowledges more than it has sent.
+type withoutAck struct {
+	in   io.Reader
+	left int    // bytes of the preface or of a payload that are still to be read
+	head []byte // of a frame, not read
+	done bool
+}
+
+// Read implements [io.Reader].
+func (r *withoutAck) Read(b []byte) (int, error) {
+	for !r.done && r.left == 0 && len(r.head) == 0 {
+		const size = 9
+		head := make([]byte, size)
+		if _, err := io.ReadFull(r.in, head); err != nil {
+			return 0, err
+		}
+		const settings, ack = 4, 1
+		n := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
+		if r.done = head[3] == settings && head[4]&ack != 0 && n == 0; !r.done {
+			r.head, r.left = head, n
+		}
+	}
+	if len(r.head) > 0 {
+		n := copy(b, r.head)
+		r.head = r.head[n:]
+		return n, nil
+	}
+	if !r.done {
+		b = b[:min(r.left, len(b))]
+	}
+	n, err := r.in.Read(b)
+	if !r.done {
+		r.left -= n
+	}
+	return n, err
+}
+
+// serveHTTP2 answers a request of HTTP/2 over a connection that TakeHTTP2 got.
+func (s *Server) serveHTTP2(w http.ResponseWriter, r *http.Request) {
+	c := r.Context().Value(connKey{}).(*conn2)
+	if !c.opened.Swap(true) {
+		_ = c.Conn.SetDeadline(time.Time{})
+	}
+	h := c.handover
+	setTLS(r, h.Auth)
+	peer := link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth}
+	e := s.newExchange(w, r, peer, h.Accept)
+	e.old = c.old
+	s.serveExchange(e, r, h)
+}
+
+// setTLS sets the TLS field of a request over a connection that was decrypted.
+func setTLS(r *http.Request, auth credentials.AuthInfo) {
+	if info, ok := auth.(credentials.TLSInfo); ok {
+		r.TLS = &info.State
+	}
+}
+
+// ServeHTTP answers a request to another HTTP server.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
+	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake)) // of a WebSocket
+	r = r.WithContext(r.Context())                                                     // answer changes it
+	s.serveExchange(s.newExchange(w, r, peerOf(r), accept), r, sock.Handover{Deadline: deadline, Accept: accept})
+}
+
+func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
+	defer e.end()
+	if !s.opts.Begin() {
+		refuse(e, e, r, http.StatusServiceUnavailable, stopping)
+		return
+	}
+	s.answer(e, r, e, h)
+}
+
+// answerGRPC answers a request of gRPC.
+func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
+	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients: dial it with github.com/nearcall/nearcall, or let its OtherClients have GRPCClients"}
+	e, ok := c.(*exchange)
+	switch {
+	case !ok || s.opts.GRPC == nil:
+	case !canFlush(w):
+		why = refused{codes.Internal, noFlush}
+	case s.opts.GRPC(flushing{e.ResponseWriter, e.control}, r, &e.peer):
+		return
+	default:
+		why = refused{codes.Unavailable, stopping}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.Itoa(int(why.code)))
+	h.Set("Grpc-Message", why.text)
+	leave(c, w, r)
+	w.WriteHeader(http.StatusOK)
+}
+
+// refused is why a call of gRPC is refused.
+type refused struct {
+	code codes.Code
+	text string
+}
+
+const noFlush = "the HTTP server's ResponseWriter cannot flush: middleware that wraps it needs a method Unwrap"
+
+// canFlush reports whether w or what it wraps can flush.
+func canFlush(w http.ResponseWriter) bool {
+	for {
+		switch t := w.(type) {
+		case *exchange:
+			w = t.ResponseWriter
+		case http.Flusher, interface{ FlushError() error }:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return false
+		}
+	}
+}
+
+// flushing lets grpc-go flush a ResponseWriter that others wrap.
+type flushing struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// Flush implements [http.Flusher].
+func (f flushing) Flush() { _ = f.control.Flush() }
+
+// leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
+// reset its stream or has left.
+type leaving struct{ io.ReadCloser }
+
+// Read implements [io.Reader].
+func (b leaving) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// Drain tells the clients of HTTP/2 connections, with GOAWAY, to make no more requests.
+func (s *Server) Drain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // do not wait
+	_ = s.http2.Shutdown(ctx)
+}
+
+// Close closes the HTTP/2 connections. All calls have ended. Clients have some time to take the last
+// answers, more if the server stops gracefully.
+func (s *Server) Close(gracefully bool) {
+	patience := lingering
+	if gracefully {
+		patience = farewell
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = s.http2.Shutdown(ctx)
+	_ = s.http2.Close()
+}

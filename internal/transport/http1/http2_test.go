@@ -1,0 +1,542 @@
+package http1_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+)
+
+// certificate returns a certificate of 127.0.0.1, and who has signed it.
+func certificate() (tls.Certificate, *x509.CertPool) {
+	site := httptest.NewUnstartedServer(nil)
+	site.StartTLS()
+	defer site.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(site.Certificate())
+	return site.TLS.Certificates[0], roots
+}
+
+// over sets the version of HTTP that the client speaks. roots are those of a server with TLS.
+func (s *site) over(version int, roots *x509.CertPool) *site {
+	tr := &http.Transport{DisableCompression: true, Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{RootCAs: roots}}
+	if version == 1 {
+		tr.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	}
+	tr.Protocols.SetHTTP1(version == 1)
+	tr.Protocols.SetHTTP2(version == 2 && roots != nil)
+	tr.Protocols.SetUnencryptedHTTP2(version == 2 && roots == nil)
+	s.client = &http.Client{Transport: tr}
+	if roots != nil {
+		s.url = strings.Replace(s.url, "http:", "https:", 1)
+	}
+	s.Cleanup(tr.CloseIdleConnections)
+	return s
+}
+
+// grpcCall makes a unary call of gRPC with an HTTP client.
+func (s *site) grpcCall(body string) (reply string, trailer http.Header) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), "POST", s.url+"UnaryCall", strings.NewReader(wrap(0, body)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/grpc+proto")
+	req.Header.Set("Te", "trailers")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if len(resp.Trailer) == 0 {
+		resp.Trailer = resp.Header
+	}
+	return string(b), resp.Trailer
+}
+
+// checkCalls makes calls by all protocols that the client speaks.
+func (s *site) checkCalls(version int) {
+	s.Helper()
+	s.post("UnaryCall", `{"payload":{"body":"AAAA"}}`).want(s, 200, `"AAAA"`)
+	s.post("UnaryCall", strings.Repeat(" ", 1<<20)+"{}").want(s, 200, "{}")
+	s.do("POST", s.url+"UnaryCall", "{}", "Content-Type", "text/plain").want(s, 415, "this is a gRPC server")
+	s.post("Nothing", "{}").want(s, 404, "unimplemented")
+	s.do("GET", s.url+"UnaryCall", "").want(s, 405, "this is a gRPC server")
+	a := s.do("POST", s.url+"StreamingOutputCall", wrap(0, `{"responseParameters":[{"size":100000},{"size":100000}]}`), "Content-Type", "application/connect+json")
+	if parts := unwrap(s, a.body); len(parts) != 3 || len(parts[0].body) < 100_000 || parts[2].body != "{}" {
+		s.Errorf("%d, %.100q", a.code, a.body)
+	}
+	a = s.do("POST", s.url+"UnaryCall", wrap(0, ""), "Content-Type", "application/grpc-web")
+	if parts := unwrap(s, a.body); len(parts) != 2 || !strings.Contains(parts[1].body, "grpc-status: 0") {
+		s.Errorf("%d, %q", a.code, a.body)
+	}
+	if version < 2 {
+		return
+	}
+	out, in := io.Pipe() // the client sends when it has received
+	req, err := http.NewRequestWithContext(s.Context(), "POST", s.url+"FullDuplexCall", out)
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/connect+json")
+	go func() { _, _ = io.WriteString(in, wrap(0, `{"payload":{"body":"AAAA"}}`)) }()
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for range 3 {
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(resp.Body, head); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, resp.Body, int64(binary.BigEndian.Uint32(head[1:]))); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := io.WriteString(in, wrap(0, `{"payload":{"body":"AAAA"}}`)); err != nil {
+			s.Fatal(err)
+		}
+	}
+	_ = in.Close()
+	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.HasSuffix(string(rest), "{}") {
+		s.Errorf("%q, %v", rest, err)
+	}
+}
+
+// checkGRPC makes calls as grpc-go's client.
+func (s *site) checkGRPC(creds credentials.TransportCredentials) {
+	s.Helper()
+	conn, err := grpc.NewClient(s.lis.Addr().String(), grpc.WithTransportCredentials(creds))
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close()
+	client := testpb.NewTestServiceClient(conn)
+	for range 3 {
+		if reply, err := client.UnaryCall(s.Context(), &testpb.SimpleRequest{Payload: body(100_000)}); err != nil || len(reply.GetPayload().GetBody()) != 100_000 {
+			s.Error(err)
+		}
+	}
+}
+
+// TestOnePortServesAll: Connect, JSON and gRPC-Web over HTTP/1.1 and HTTP/2, and gRPC, with each
+// kind of credentials and without.
+func TestOnePortServesAll(t *testing.T) {
+	cert, roots := certificate()
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	for name, creds := range map[string]credentials.TransportCredentials{
+		"no credentials": nil, "nearcall.NewTLS": nearcall.NewTLS(config), "credentials.NewTLS": credentials.NewTLS(config),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var opts []nearcall.ServerOption
+			var trusted *x509.CertPool
+			mine := insecure.NewCredentials()
+			if creds != nil {
+				trusted, mine = roots, credentials.NewTLS(&tls.Config{RootCAs: roots})
+				opts = append(opts, nearcall.Creds(creds))
+			}
+			s := start(t, &service{}, opts...)
+			s.checkGRPC(mine)
+			s.over(2, trusted).checkCalls(2)
+			s.checkGRPC(mine)
+			if name != "credentials.NewTLS" { // with it a client must speak HTTP/2
+				s.over(1, trusted).checkCalls(1)
+			}
+			if reply, trailer := s.over(2, trusted).grpcCall(""); reply != wrap(0, "") || trailer.Get("Grpc-Status") != "0" {
+				t.Errorf("%q, %v", reply, trailer)
+			}
+		})
+	}
+}
+
+// TestCurl: it negotiates HTTP/2, speaks it by prior knowledge, and HTTP/1.1.
+func TestCurl(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip(err)
+	}
+	cert, _ := certificate()
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	for name, c := range map[string]struct {
+		creds credentials.TransportCredentials
+		args  []string
+	}{
+		"plain":                       {nil, nil},
+		"plain HTTP/2":                {nil, []string{"--http2-prior-knowledge"}},
+		"nearcall.NewTLS":             {nearcall.NewTLS(config), nil},
+		"nearcall.NewTLS, HTTP/1.1":   {nearcall.NewTLS(config), []string{"--http1.1"}},
+		"credentials.NewTLS":          {credentials.NewTLS(config), nil},
+		"nearcall.NewTLS, small body": {nearcall.NewTLS(config), []string{"--tlsv1.3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, &service{}, nearcall.Creds(c.creds))
+			url := s.url
+			if c.creds != nil {
+				url = strings.Replace(url, "http:", "https:", 1)
+			}
+			args := append([]string{"-sSk", "--noproxy", "*", "-H", "Content-Type: application/json", "-d", `{"payload":{"body":"AAAA"}}`, url + "UnaryCall"}, c.args...)
+			out, err := exec.CommandContext(t.Context(), curl, args...).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), `"AAAA"`) {
+				t.Errorf("curl %q: %q, %v", args, out, err)
+			}
+		})
+	}
+}
+
+// TestConnectAndGRPCShareAConnection: a client that offers HTTP/1.1 as well may make calls by any
+// protocol over its connection, in any order. The peer of all is the same.
+func TestConnectAndGRPCShareAConnection(t *testing.T) {
+	cert, roots := certificate()
+	var peers []string
+	svc := &service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		p, _ := peer.FromContext(ctx)
+		peers = append(peers, p.Addr.Network()+p.Addr.String()+p.LocalAddr.String()+p.AuthInfo.AuthType())
+		return &testpb.SimpleResponse{}, nil
+	}}
+	s := start(t, svc, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
+	offers := &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}}
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	tr := &http.Transport{TLSClientConfig: offers, ForceAttemptHTTP2: true}
+	defer tr.CloseIdleConnections()
+	s.client = &http.Client{Transport: sameConn{t, tr}}
+	for range 2 {
+		if reply, trailer := s.grpcCall(""); reply != wrap(0, "") || trailer.Get("Grpc-Status") != "0" {
+			t.Errorf("%q, %v", reply, trailer)
+		}
+		s.post("UnaryCall", "{}").want(t, 200, "{}")
+	}
+	if len(peers) != 4 || peers[0] != peers[1] || !strings.HasSuffix(peers[0], "tls") {
+		t.Error(peers)
+	}
+}
+
+// sameConn fails the test if a second connection is opened.
+type sameConn struct {
+	*testing.T
+	http.RoundTripper
+}
+
+func (c sameConn) RoundTrip(r *http.Request) (*http.Response, error) {
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if !i.Reused && r.Header.Get("Content-Type") == "application/json" {
+			c.Error("the connection is not shared")
+		}
+	}}
+	return c.RoundTripper.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+}
+
+// TestOtherClientsAreRefusedOverHTTP2: the answer says why.
+func TestOtherClientsAreRefusedOverHTTP2(t *testing.T) {
+	s := start(t, &service{}, nearcall.OtherClients(nearcall.WebClients)).over(2, nil)
+	s.post("UnaryCall", "{}").want(t, 200, "{}")
+	if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != "12" || !strings.Contains(trailer.Get("Grpc-Message"), "OtherClients") {
+		t.Error(trailer)
+	}
+	other := start(t, &service{}, nearcall.OtherClients(nearcall.GRPCClients)).over(2, nil)
+	other.post("UnaryCall", "{}").want(t, 415, "OtherClients")
+	other.checkGRPC(insecure.NewCredentials())
+	conn, err := grpc.NewClient(s.lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "OtherClients") {
+		t.Error(err)
+	}
+}
+
+// TestCallsOverHTTP2EndWithTheServer: GracefulStop waits for calls, and Stop cancels them. Both tell
+// the client.
+func TestCallsOverHTTP2EndWithTheServer(t *testing.T) {
+	for name, stop := range map[string]func(*nearcall.Server){"Stop": (*nearcall.Server).Stop, "GracefulStop": (*nearcall.Server).GracefulStop} {
+		t.Run(name, func(t *testing.T) {
+			running, goOn := make(chan struct{}, 2), make(chan struct{})
+			svc := &service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				running <- struct{}{}
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+				return &testpb.SimpleResponse{Payload: in.Payload}, nil
+			}}
+			s := start(t, svc).over(2, nil)
+			var calls sync.WaitGroup
+			calls.Go(func() {
+				a := s.post("UnaryCall", `{"payload":{"body":"AAAA"}}`)
+				if name == "Stop" {
+					a.want(t, 503, "unavailable")
+				} else {
+					a.want(t, 200, "AAAA")
+				}
+			})
+			<-running
+			calls.Go(func() { // over the same connection
+				want := map[string]string{"Stop": "14", "GracefulStop": "0"}[name]
+				if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != want {
+					t.Error(trailer)
+				}
+			})
+			<-running
+			var stopped sync.WaitGroup
+			stopped.Go(func() { stop(s.server) })
+			if name == "GracefulStop" {
+				leak.AwaitBlocked(t, "", "call.(*Server).GracefulStop(")
+				close(goOn)
+			}
+			calls.Wait()
+			stopped.Wait()
+		})
+	}
+}
+
+// TestAClientMayResetItsStream: the handler's context ends, and the connection stays.
+func TestAClientMayResetItsStream(t *testing.T) {
+	cancelled := make(chan error)
+	svc := &service{bidi: func(both grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		if err := both.SendHeader(metadata.Pairs("k", "v")); err != nil {
+			return err
+		}
+		_, err := both.Recv()
+		<-both.Context().Done()
+		cancelled <- err
+		return err
+	}}
+	s := start(t, svc).over(2, nil)
+	s.post("UnaryCall", "{}").want(t, 200, "{}")
+	out, in := io.Pipe()
+	defer in.Close()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"FullDuplexCall", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/connect+json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := <-cancelled; status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	s.client.Transport = sameConn{t, s.client.Transport}
+	s.post("UnaryCall", "{}").want(t, 200, "{}")
+}
+
+// TestConnectionsOverHTTP2HaveAnAge: after it, the next answer tells the client to open another.
+func TestConnectionsOverHTTP2HaveAnAge(t *testing.T) {
+	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Nanosecond, MaxConnectionAgeGrace: time.Hour})).over(2, nil)
+	for range 3 {
+		s.post("UnaryCall", "{}").want(t, 200, "{}")
+	}
+}
+
+// A frames is a client that writes and reads frames of HTTP/2 itself.
+type frames struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (s *site) frames() *frames {
+	c := s.dial()
+	return &frames{c, bufio.NewReader(c)}
+}
+
+const (
+	preface     = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	settings    = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	settingsAck = "\x00\x00\x00\x04\x01\x00\x00\x00\x00"
+)
+
+func frame(kind, flags byte, stream uint32, body string) string {
+	b := []byte{byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body)), kind, flags}
+	return string(binary.BigEndian.AppendUint32(b, stream)) + body
+}
+
+// block returns the header block of a request.
+func block(contentType string) string {
+	text := func(s string) string { return string([]byte{byte(len(s))}) + s }
+	return "\x83\x86" + "\x04" + text(path+"UnaryCall") + "\x01" + text("localhost") + "\x0f\x10" + text(contentType)
+}
+
+// next returns the next frame, except WINDOW_UPDATE. It acknowledges SETTINGS.
+func (f *frames) next(t *testing.T) (kind, flags byte, body string) {
+	t.Helper()
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(f.in, head[:]); err != nil {
+			return 0xff, 0, err.Error()
+		}
+		b := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if _, err := io.ReadFull(f.in, b); err != nil {
+			t.Fatal(err)
+		}
+		if head[3] == 4 && head[4] == 0 {
+			_, _ = io.WriteString(f, settingsAck)
+		}
+		if head[3] != 8 {
+			return head[3], head[4], string(b)
+		}
+	}
+}
+
+// TestAClientMayWaitForSettings: it makes its request when it has got SETTINGS, and acknowledges
+// each, before the request or after it. It may send a ping before that.
+func TestAClientMayWaitForSettings(t *testing.T) {
+	s := start(t, &service{})
+	for _, contentType := range []string{"application/json", "application/grpc"} {
+		for _, late := range []bool{false, true} {
+			c := s.frames()
+			_, _ = io.WriteString(c, preface+settings+frame(6, 0, 0, "12345678"))
+			var pong, asked bool
+			for answered := false; !answered; {
+				if late && !asked {
+					asked = true
+					var head [9]byte
+					if _, err := io.ReadFull(c.in, head[:]); err != nil || string(head[:]) != settings {
+						t.Fatalf("%q, %v", head, err)
+					}
+					_, _ = io.WriteString(c, frame(1, 4, 1, block(contentType))+frame(0, 1, 1, bodyFor(contentType))+settingsAck)
+				}
+				kind, flags, body := c.next(t)
+				switch {
+				case kind == 4 && flags == 0 && !asked:
+					asked = true
+					_, _ = io.WriteString(c, frame(1, 4, 1, block(contentType))+frame(0, 1, 1, bodyFor(contentType)))
+				case kind == 6 && body == "12345678":
+					pong = true
+				case kind == 1:
+					answered = true
+				case kind == 7, kind == 3, kind == 0xff:
+					t.Fatalf("frame %d: %q", kind, body)
+				}
+			}
+			if !pong {
+				t.Error("the ping was not answered")
+			}
+			_ = c.Close()
+		}
+	}
+}
+
+// bodyFor returns the body of a call.
+func bodyFor(contentType string) string {
+	if contentType == "application/json" {
+		return "{}"
+	}
+	return wrap(0, "")
+}
+
+// TestAClientMustMakeARequestInTime: a client that may mix protocols has the time of
+// ConnectionTimeout for its first request, whatever it sends before. After that its connection has
+// no deadline but the idle time.
+func TestAClientMustMakeARequestInTime(t *testing.T) {
+	cert, roots := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 20)
+		srv := nearcall.NewServer(nearcall.ConnectionTimeout(30*time.Second), nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
+		testpb.RegisterTestServiceServer(srv, &service{})
+		ended := make(chan error, 1)
+		go func() { ended <- srv.Serve(lis) }()
+		for sent, want := range map[string]time.Duration{
+			preface + settings: 30 * time.Second,
+			preface + settings + frame(1, 4, 1, block("application/json")) + frame(0, 1, 1, "{}"): 2*time.Minute + time.Second, // GOAWAY comes before the end
+		} {
+			raw, err := lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{"h2", "http/1.1"}, Time: func() time.Time { return time.Unix(1.7e9, 0) }})
+			if _, err := io.WriteString(conn, sent); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for range 10 {
+					time.Sleep(2 * time.Second)
+					_, _ = io.WriteString(conn, frame(6, 0, 0, "12345678"))
+				}
+			}()
+			_, _ = io.Copy(io.Discard, conn)
+			if d := time.Since(begun).Round(time.Second); d != want {
+				t.Errorf("the connection ends after %v, want %v", d, want)
+			}
+			_ = conn.Close()
+		}
+		srv.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAClientMustTakeItsAnswer: a stream whose client gives it no window is reset half a minute after
+// its call has ended. When the server stops, the connection is closed sooner.
+func TestAClientMustTakeItsAnswer(t *testing.T) {
+	for stops, want := range map[bool]time.Duration{false: 30 * time.Second, true: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			lis := bufconn.Listen(1 << 20)
+			srv := nearcall.NewServer()
+			testpb.RegisterTestServiceServer(srv, &service{})
+			ended := make(chan error, 1)
+			go func() { ended <- srv.Serve(lis) }()
+			raw, err := lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &frames{raw, bufio.NewReader(raw)}
+			const noWindow = "\x00\x04\x00\x00\x00\x00"
+			begun := time.Now()
+			_, _ = io.WriteString(c, preface+frame(4, 0, 0, noWindow)+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+			var stopped sync.WaitGroup
+			if synctest.Wait(); stops {
+				stopped.Go(srv.GracefulStop)
+			}
+			for {
+				if kind, _, _ := c.next(t); kind == 3 || kind == 0xff {
+					if d := time.Since(begun).Round(time.Second); d != want || stops != (kind == 0xff) {
+						t.Errorf("after %v, want %v, comes the frame %d", d, want, kind)
+					}
+					break
+				}
+			}
+			_ = c.Close()
+			stopped.Wait()
+			srv.Stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

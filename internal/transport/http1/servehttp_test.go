@@ -1,0 +1,242 @@
+package http1_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+)
+
+// mounted starts an HTTP server of the program, with wrap as its middleware, until the end of the
+// test. The site's listener is that server's.
+func mounted(t *testing.T, svc *service, secure bool, wrap func(http.Handler) http.Handler, opts ...nearcall.ServerOption) (*site, *httptest.Server) {
+	t.Helper()
+	s := &site{T: t, server: nearcall.NewServer(opts...)}
+	testpb.RegisterTestServiceServer(s.server, svc)
+	var h http.Handler = s.server
+	if wrap != nil {
+		h = wrap(h)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(path, h)
+	mux.Handle("/below/", http.StripPrefix("/below", h))
+	web := httptest.NewUnstartedServer(mux)
+	web.Config.Protocols = new(http.Protocols)
+	web.Config.Protocols.SetHTTP1(true)
+	web.Config.Protocols.SetHTTP2(true)
+	web.Config.Protocols.SetUnencryptedHTTP2(true)
+	if secure {
+		web.EnableHTTP2 = true
+		web.StartTLS()
+	} else {
+		web.Start()
+	}
+	s.lis, s.url = web.Listener, web.URL+path
+	t.Cleanup(func() {
+		s.server.Stop()
+		web.Close()
+	})
+	return s, web
+}
+
+// TestServeHTTPServesAll: by every protocol, over both versions of HTTP, with and without TLS.
+func TestServeHTTPServesAll(t *testing.T) {
+	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			auths := make(map[string]int)
+			svc := &service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				p, _ := peer.FromContext(ctx)
+				mu.Lock()
+				defer mu.Unlock()
+				auths[p.AuthInfo.AuthType()]++
+				if a, ok := p.Addr.(*net.TCPAddr); !ok || !a.IP.IsLoopback() || p.LocalAddr == nil {
+					t.Errorf("the peer is %v", p)
+				}
+				return &testpb.SimpleResponse{Payload: in.Payload}, nil
+			}}
+			s, web := mounted(t, svc, secure, nil)
+			mine, auth := insecure.NewCredentials(), "insecure"
+			config := &tls.Config{}
+			if secure {
+				config = web.Client().Transport.(*http.Transport).TLSClientConfig
+				mine, auth = credentials.NewTLS(config), "tls"
+			}
+			s.checkGRPC(mine)
+			s.over(1, config.RootCAs).checkCalls(1)
+			s.over(2, config.RootCAs).checkCalls(2)
+			if reply, trailer := s.grpcCall(""); reply != wrap(0, "") || trailer.Get("Grpc-Status") != "0" {
+				t.Errorf("%q, %v", reply, trailer)
+			}
+			s.do("POST", strings.Replace(s.url, path, "/below"+path, 1)+"UnaryCall", "{}", "Content-Type", "application/json").want(t, 200, "{}")
+			if len(auths) != 1 || auths[auth] == 0 {
+				t.Errorf("%v, want %s", auths, auth)
+			}
+		})
+	}
+}
+
+// TestServeHTTPFollowsTheServersRules: of origins and of other clients. The answer says why.
+func TestServeHTTPFollowsTheServersRules(t *testing.T) {
+	s, _ := mounted(t, &service{}, false, nil, nearcall.OtherClients(nearcall.GRPCClients))
+	s.over(1, nil).post("UnaryCall", "{}").want(t, 426, "OtherClients")
+	s.over(2, nil).post("UnaryCall", "{}").want(t, 415, "OtherClients")
+	s.post("UnaryCall", "{}", "Origin", "https://other.example").want(t, 403, "WebOrigins")
+	s.checkGRPC(insecure.NewCredentials())
+	s, _ = mounted(t, &service{}, false, nil, nearcall.OtherClients(nearcall.WebClients), nearcall.WebOrigins("https://shop.example"))
+	if a := s.over(2, nil).post("UnaryCall", "{}", "Origin", "https://shop.example"); a.code != 200 || a.header.Get("Access-Control-Allow-Origin") != "https://shop.example" {
+		t.Error(a)
+	}
+	if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != "12" || !strings.Contains(trailer.Get("Grpc-Message"), "OtherClients") {
+		t.Error(trailer)
+	}
+	s.over(1, nil).do("POST", s.url+"UnaryCall", wrap(0, ""), "Content-Type", "application/grpc").want(t, 415, "")
+}
+
+// hides is middleware whose ResponseWriter hides that it can flush, unless it has Unwrap.
+type hides struct{ http.ResponseWriter }
+
+type shows struct{ hides }
+
+func (s shows) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// TestServeHTTPNeedsToFlush: through middleware that wraps the ResponseWriter.
+func TestServeHTTPNeedsToFlush(t *testing.T) {
+	for _, unwraps := range []bool{true, false} {
+		s, _ := mounted(t, &service{}, false, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if unwraps {
+					h.ServeHTTP(shows{hides{w}}, r)
+				} else {
+					h.ServeHTTP(hides{w}, r)
+				}
+			})
+		})
+		if s.over(2, nil); unwraps {
+			s.checkCalls(2)
+			s.checkGRPC(insecure.NewCredentials())
+			continue
+		}
+		s.post("UnaryCall", "{}").want(t, 200, "{}")
+		s.do("POST", s.url+"UnaryCall", wrap(0, ""), "Content-Type", "application/grpc-web").want(t, 500, "Unwrap")
+		if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != "13" || !strings.Contains(trailer.Get("Grpc-Message"), "Unwrap") {
+			t.Error(trailer)
+		}
+	}
+}
+
+// TestServeHTTPEndsWithTheServer: GracefulStop waits for calls of all protocols, Stop cancels them,
+// and later calls fail with Unavailable.
+func TestServeHTTPEndsWithTheServer(t *testing.T) {
+	for _, graceful := range []bool{true, false} {
+		running, goOn := make(chan struct{}), make(chan struct{})
+		svc := &service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			running <- struct{}{}
+			select {
+			case <-goOn:
+				return &testpb.SimpleResponse{Payload: in.Payload}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}}
+		s, _ := mounted(t, svc, false, nil)
+		conn, err := grpc.NewClient(s.lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		code, want := 503, codes.Unavailable
+		if graceful {
+			code, want = 200, codes.OK
+		}
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); status.Code(err) != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+		})
+		for _, version := range []int{1, 2} {
+			over := *s
+			over.over(version, nil)
+			calls.Go(func() { over.post("UnaryCall", "{}").want(t, code, "") })
+		}
+		for range 3 {
+			<-running
+		}
+		var stopped sync.WaitGroup
+		if graceful {
+			stopped.Go(s.server.GracefulStop)
+			leak.AwaitBlocked(t, "", "call.(*Server).GracefulStop(")
+			close(goOn)
+		} else {
+			stopped.Go(s.server.Stop)
+		}
+		calls.Wait()
+		stopped.Wait()
+		s.over(2, nil).post("UnaryCall", "{}").want(t, 503, "stopping")
+		if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); status.Code(err) != codes.Unavailable {
+			t.Errorf("%v after the end", err)
+		}
+	}
+}
+
+// TestARequestLastsAsLongAsItsHandler: so the HTTP server's limit of requests bounds handlers,
+// also if clients reset their streams at once.
+func TestARequestLastsAsLongAsItsHandler(t *testing.T) {
+	entered, goOn, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	svc := &service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		close(entered)
+		<-goOn
+		return nil, ctx.Err()
+	}}
+	var returned sync.WaitGroup
+	s, _ := mounted(t, svc, false, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			returned.Add(1)
+			defer returned.Done()
+			h.ServeHTTP(w, r)
+			select {
+			case <-goOn:
+			default:
+				t.Error("ServeHTTP has returned before the handler")
+			}
+			close(left)
+		})
+	})
+	s.over(2, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "POST", s.url+"UnaryCall", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	go func() {
+		<-entered
+		cancel()
+	}()
+	if resp, err := s.client.Do(req); err == nil {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		t.Error("the call was not cancelled")
+	}
+	leak.AwaitBlocked(t, "chan receive", "http1.(*exchange).end(")
+	close(goOn)
+	<-left
+	returned.Wait()
+}

@@ -1,0 +1,53 @@
+//go:build unix
+
+package sock
+
+import (
+	"net"
+	"os"
+	"syscall"
+)
+
+// maxQueued bounds how many connections queued accepts, because clients can make more meanwhile.
+const maxQueued = 1 << 16
+
+// queued accepts the connections that wait in the queue of lis, which may be nil. If nothing
+// accepts them, the system closes them together with lis.
+func queued(lis socket) (all []net.Conn) {
+	if lis == nil {
+		return nil
+	}
+	raw, err := lis.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for len(all) < maxQueued {
+			conn, err := accept(int(fd))
+			switch err {
+			case nil:
+				all = append(all, conn)
+			case syscall.EINTR, syscall.ECONNABORTED:
+			default: // EAGAIN if there is no more
+				return
+			}
+		}
+	})
+	return all
+}
+
+// accept accepts a connection of a listener that does not block.
+func accept(lis int) (net.Conn, error) {
+	syscall.ForkLock.RLock() // no child process must inherit fd before CloseOnExec
+	fd, _, err := syscall.Accept(lis)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	return net.FileConn(f) // duplicates the descriptor
+}

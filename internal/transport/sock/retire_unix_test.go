@@ -1,0 +1,61 @@
+//go:build unix
+
+package sock
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/socketfile"
+	"github.com/nearcall/nearcall/internal/testing/needs"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
+)
+
+// Connections that wait in the listener's queue when it retires become sessions.
+func TestARetiredListenerServesItsQueue(t *testing.T) {
+	for network, listen := range map[string]func(path string) (net.Listener, error){
+		"tcp":        func(string) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		"unix":       func(path string) (net.Listener, error) { return net.Listen("unix", path) },
+		"socketfile": func(path string) (net.Listener, error) { return socketfile.Listen(path, socketfile.Options{}) },
+	} {
+		t.Run(network, func(t *testing.T) {
+			needs.UnixSockets(t)
+			inner, err := listen(filepath.Join(t.TempDir(), "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			const clients = 5
+			opened := make(chan error, clients)
+			for range clients {
+				raw, err := net.Dial(inner.Addr().Network(), inner.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					s, err := Dialer{Target: network, Conn: func(context.Context, string) (net.Conn, error) { return raw, nil }}.Dial(t.Context())
+					if err == nil {
+						err = s.Close(net.ErrClosed)
+					}
+					opened <- err
+				}()
+			}
+			lis := &Listener{Listener: inner}
+			lis.Retire() // before the first Accept
+			if err := lis.Sessions(func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) }); err != nil {
+				t.Error(err)
+			}
+			for range clients {
+				if err := <-opened; err != nil {
+					t.Error(err)
+				}
+			}
+			if conn, err := net.Dial(inner.Addr().Network(), inner.Addr().String()); err == nil {
+				_ = conn.Close()
+				t.Error("the listener is open")
+			}
+		})
+	}
+}

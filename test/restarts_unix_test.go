@@ -1,0 +1,270 @@
+//go:build unix
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+)
+
+const (
+	restartAt   = "NEARCALL_RESTART_AT" // a generation's target; "3" if it has inherited its socket
+	restartsEnv = "NEARCALL_RESTARTS"
+)
+
+// TestServeAGeneration is a process of TestRestarts. It stops gracefully when it is told to.
+func TestServeAGeneration(t *testing.T) {
+	at := os.Getenv(restartAt)
+	if at == "" {
+		t.Skip("TestRestarts runs it")
+	}
+	var lis net.Listener
+	var err error
+	if at == "3" {
+		f := os.NewFile(3, "inherited")
+		lis, err = net.FileListener(f)
+		_ = f.Close()
+	} else {
+		lis, err = nearcall.Listen(at, nearcall.TakeOver())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := generation(strconv.Itoa(os.Getpid()))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	child.Serve(at)
+	srv.GracefulStop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// generation returns a server that says its name.
+func generation(name string) *nearcall.Server {
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return &testpb.SimpleResponse{Payload: in.Payload, Hostname: name}, nil
+	}})
+	return srv
+}
+
+// TestRestarts restarts a server under load, again and again, in the ways of docs/restarts.md: the
+// next process takes the path over, or it inherits the socket. Not a single call may fail.
+func TestRestarts(t *testing.T) {
+	restarts := 3
+	if n, err := strconv.Atoi(os.Getenv(restartsEnv)); err == nil {
+		restarts = n
+	}
+	for _, network := range available(t, networks("unix", "tcp")...) {
+		t.Run(network+", inherited", func(t *testing.T) {
+			t.Parallel()
+			lis, err := nearcall.Listen(targetFor(t, network))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := lis.(interface{ File() (*os.File, error) }).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			// The first generation is this process, with its own listener.
+			first := generation("first")
+			served := make(chan error, 1)
+			go func() { served <- first.Serve(lis) }()
+			restart(t, network, lis.Target(), restarts, func() (*child.Process, error) {
+				return child.StartWith([]*os.File{f}, "TestServeAGeneration", restartAt+"=3")
+			}, func() error {
+				leak.Within(t, time.Minute, "GracefulStop returns", first.GracefulStop)
+				return <-served
+			})
+		})
+		if network == "tcp" {
+			continue
+		}
+		t.Run(network+", taken over", func(t *testing.T) {
+			t.Parallel()
+			target := targetFor(t, network)
+			next := func() (*child.Process, error) {
+				return child.Start("TestServeAGeneration", restartAt+"="+target)
+			}
+			first, err := next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			restart(t, network, target, restarts, next, func() error { return first.End(syscall.SIGTERM) })
+		})
+	}
+}
+
+// restart makes calls to target while it replaces the server again and again: next starts another
+// one, and end stops the first.
+func restart(t *testing.T, network, target string, restarts int, next func() (*child.Process, error), end func() error) {
+	l := &load{network: network, target: target, stop: make(chan struct{})}
+	l.begin(t)
+	defer l.end()
+	l.await(t, "")
+	for range restarts {
+		p, err := next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		end = func() error { return p.End(syscall.SIGTERM) }
+		if l.await(t, strconv.Itoa(p.Pid())); t.Failed() {
+			break
+		}
+	}
+	l.end()
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d calls", l.calls.Load())
+}
+
+// A load is clients that call without a pause, and fail the test if a call fails.
+type load struct {
+	network, target string
+
+	calls   atomic.Int64
+	callers []*atomic.Value // who has answered each caller last
+	all     sync.WaitGroup
+	stop    chan struct{}
+	stopped sync.Once
+}
+
+// begin starts callers that keep their connection and others that make one for each call, of
+// nearcall and of grpc-go.
+func (l *load) begin(t *testing.T) {
+	near := func() (grpc.ClientConnInterface, func() error, error) {
+		conn, err := nearcall.NewClient(l.target, over(l.network)...)
+		return conn, conn.Close, err
+	}
+	far := func() (grpc.ClientConnInterface, func() error, error) {
+		conn, err := grpc.NewClient(grpcTarget(l.target), grpc.WithTransportCredentials(insecureCreds()))
+		return conn, conn.Close, err
+	}
+	for _, dial := range []func() (grpc.ClientConnInterface, func() error, error){near, far} {
+		if l.network == "shm" {
+			dial = near // the server takes no others
+		}
+		conn, end, err := dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = end() })
+		client := testpb.NewTestServiceClient(conn)
+		l.caller(t, func() (string, error) { return l.unary(client) })
+		l.caller(t, func() (string, error) { return l.stream(client) })
+		l.caller(t, func() (string, error) {
+			conn, end, err := dial()
+			if err != nil {
+				return "", err
+			}
+			defer end()
+			return l.unary(testpb.NewTestServiceClient(conn))
+		})
+	}
+}
+
+// grpcTarget returns the target of the same socket for grpc-go.
+func grpcTarget(target string) string {
+	if address, ok := strings.CutPrefix(target, "tcp:"); ok {
+		return "passthrough:" + address
+	}
+	return target
+}
+
+func (l *load) caller(t *testing.T, call func() (who string, err error)) {
+	last := new(atomic.Value)
+	last.Store("nobody")
+	l.callers = append(l.callers, last)
+	l.all.Go(func() {
+		for {
+			select {
+			case <-l.stop:
+				return
+			default:
+			}
+			who, err := call()
+			if err != nil {
+				t.Errorf("a call failed, after %s had answered: %v", last.Load(), err)
+				return
+			}
+			l.calls.Add(1)
+			last.Store(who)
+		}
+	})
+}
+
+// unary makes a call, and returns who has answered.
+func (l *load) unary(client testpb.TestServiceClient) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	reply, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100)})
+	return reply.GetHostname(), err
+}
+
+// stream makes a call in both directions, and then a unary one.
+func (l *load) stream(client testpb.TestServiceClient) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s, err := client.FullDuplexCall(ctx)
+	if err != nil {
+		return "", err
+	}
+	for range 10 {
+		if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(1000)}); err != nil && err != io.EOF {
+			return "", err
+		}
+		if _, err := s.Recv(); err != nil {
+			return "", err
+		}
+	}
+	if err := s.CloseSend(); err != nil {
+		return "", err
+	}
+	if _, err := s.Recv(); err != io.EOF {
+		return "", fmt.Errorf("the stream's end: %w", err)
+	}
+	return l.unary(client)
+}
+
+// await waits until each caller has an answer from who, of anybody if who is empty.
+func (l *load) await(t *testing.T, who string) {
+	for i, last := range l.callers {
+		for begun := time.Now(); !t.Failed(); time.Sleep(time.Millisecond) {
+			if got := last.Load(); got == who || who == "" && got != "nobody" {
+				break
+			}
+			if time.Since(begun) > time.Minute {
+				t.Errorf("caller %d: %v has answered last, want %s", i, last.Load(), who)
+			}
+		}
+	}
+}
+
+// end stops the callers and waits for them.
+func (l *load) end() {
+	l.stopped.Do(func() { close(l.stop) })
+	l.all.Wait()
+}
