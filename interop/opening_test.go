@@ -18,12 +18,22 @@ import (
 // TestTheListenerReadsContentTypesAsHPACKDoes: it finds the content type of a connection's first
 // request without an HPACK decoder.
 func TestTheListenerReadsContentTypesAsHPACKDoes(t *testing.T) {
+	const end = "the end of what is sent"
 	taken := make(chan bool)
 	lis := bufconn.Listen(1 << 20)
 	take := func(grpc bool) func(sock.Handover) {
 		return func(h sock.Handover) {
-			_ = h.Conn.Close()
-			taken <- grpc
+			go func() {
+				defer h.Conn.Close()
+				read := string(h.First)
+				for b := make([]byte, 4<<10); !strings.HasSuffix(read, end); {
+					n, err := h.Conn.Read(b)
+					if read += string(b[:n]); err != nil {
+						return // the other one gets the connection
+					}
+				}
+				taken <- grpc
+			}()
 		}
 	}
 	l := &sock.Listener{Listener: lis, HTTP2: take(false), GRPC: take(true)}
@@ -73,7 +83,7 @@ func TestTheListenerReadsContentTypesAsHPACKDoes(t *testing.T) {
 		}
 		b := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		b = append(b, 0, byte(block.Len()>>8), byte(block.Len()), 1, 4, 0, 0, 0, 1)
-		if _, err := conn.Write(append(b, block.Bytes()...)); err != nil {
+		if _, err := conn.Write(append(append(b, block.Bytes()...), end...)); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-taken; got != want {

@@ -51,12 +51,9 @@ func (s *Server) newHTTP2() *http.Server {
 
 // TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
 func (s *Server) TakeHTTP2(h sock.Handover) {
-	var in io.Reader = io.MultiReader(bytes.NewReader(h.First), h.Conn)
-	if h.OwesAck {
-		in = &withoutAck{in: in, left: len(preface)}
-	}
+	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: bufio.NewReader(in), handover: h, born: time.Now()}
+	c := &conn2{Conn: h.Conn, in: in, handover: h, born: time.Now()}
 	if age := s.opts.Keepalive.MaxConnectionAge; age > 0 {
 		c.most = time.Duration(float64(age) * (1 + jitter*(2*rand.Float64()-1)))
 		if grace := s.opts.Keepalive.MaxConnectionAgeGrace; grace > 0 {
@@ -64,7 +61,7 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 		}
 	}
 	if err := s.http2.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
-		_ = c.Close()
+		sock.RefuseRequests(c, stopping)
 	}
 }
 
@@ -98,47 +95,6 @@ func (c *conn2) Close() error {
 		c.grace.Stop()
 	}
 	return c.Conn.Close()
-}
-
-// preface is the start of every HTTP/2 connection.
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-// withoutAck reads frames of HTTP/2 without the first acknowledgement of SETTINGS: package http
-// closes a connection that acknowledges more than it has sent.
-type withoutAck struct {
-	in   io.Reader
-	left int    // bytes of the preface or of a payload that are still to be read
-	head []byte // of a frame, not read
-	done bool
-}
-
-// Read implements [io.Reader].
-func (r *withoutAck) Read(b []byte) (int, error) {
-	for !r.done && r.left == 0 && len(r.head) == 0 {
-		const size = 9
-		head := make([]byte, size)
-		if _, err := io.ReadFull(r.in, head); err != nil {
-			return 0, err
-		}
-		const settings, ack = 4, 1
-		n := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
-		if r.done = head[3] == settings && head[4]&ack != 0 && n == 0; !r.done {
-			r.head, r.left = head, n
-		}
-	}
-	if len(r.head) > 0 {
-		n := copy(b, r.head)
-		r.head = r.head[n:]
-		return n, nil
-	}
-	if !r.done {
-		b = b[:min(r.left, len(b))]
-	}
-	n, err := r.in.Read(b)
-	if !r.done {
-		r.left -= n
-	}
-	return n, err
 }
 
 // serveHTTP2 answers a request of HTTP/2 over a connection that TakeHTTP2 got.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/binary"
 	"io"
 	"net"
@@ -411,29 +412,36 @@ func (f *frames) next(t *testing.T) (kind, flags byte, body string) {
 	}
 }
 
-// TestAClientMayWaitForSettings: it makes its request when it has got SETTINGS, and acknowledges
-// each, before the request or after it. It may send a ping before that.
+// TestAClientMayWaitForSettings: it makes its request when it has got SETTINGS, or when its own were
+// acknowledged, and acknowledges each, before the request or after it. It may send a ping before that.
 func TestAClientMayWaitForSettings(t *testing.T) {
 	s := start(t, &service{})
 	for _, contentType := range []string{"application/json", "application/grpc"} {
-		for _, late := range []bool{false, true} {
+		for _, waits := range []string{"for SETTINGS", "for SETTINGS, acknowledges late", "for an acknowledgement"} {
 			c := s.frames()
 			_, _ = io.WriteString(c, preface+settings+frame(6, 0, 0, "12345678"))
+			request := frame(1, 4, 1, block(contentType)) + frame(0, 1, 1, bodyFor(contentType))
 			var pong, asked bool
+			acks := 0
 			for answered := false; !answered; {
-				if late && !asked {
+				if waits == "for SETTINGS, acknowledges late" && !asked {
 					asked = true
 					var head [9]byte
-					if _, err := io.ReadFull(c.in, head[:]); err != nil || string(head[:]) != settings {
+					if _, err := io.ReadFull(c.in, head[:]); err != nil || head[3] != 4 || head[4] != 0 {
 						t.Fatalf("%q, %v", head, err)
 					}
-					_, _ = io.WriteString(c, frame(1, 4, 1, block(contentType))+frame(0, 1, 1, bodyFor(contentType))+settingsAck)
+					if _, err := c.in.Discard(int(head[2])); err != nil {
+						t.Fatal(err)
+					}
+					_, _ = io.WriteString(c, request+settingsAck)
 				}
 				kind, flags, body := c.next(t)
 				switch {
-				case kind == 4 && flags == 0 && !asked:
-					asked = true
-					_, _ = io.WriteString(c, frame(1, 4, 1, block(contentType))+frame(0, 1, 1, bodyFor(contentType)))
+				case kind == 4:
+					if acks += int(flags); !asked && (flags == 1) == (waits == "for an acknowledgement") {
+						asked = true
+						_, _ = io.WriteString(c, request)
+					}
 				case kind == 6 && body == "12345678":
 					pong = true
 				case kind == 1:
@@ -442,8 +450,8 @@ func TestAClientMayWaitForSettings(t *testing.T) {
 					t.Fatalf("frame %d: %q", kind, body)
 				}
 			}
-			if !pong {
-				t.Error("the ping was not answered")
+			if !pong || acks != 1 {
+				t.Errorf("%s, %s: the ping was answered: %t; %d acknowledgements of SETTINGS", contentType, waits, pong, acks)
 			}
 			_ = c.Close()
 		}
@@ -537,6 +545,50 @@ func TestAClientMustTakeItsAnswer(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// A waiting connection makes no request before the server has sent something.
+type waiting struct {
+	net.Conn
+	writes int
+	heard  chan struct{}
+	once   sync.Once
+}
+
+func (w *waiting) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	w.once.Do(func() { close(w.heard) })
+	return n, err
+}
+
+func (w *waiting) Write(b []byte) (int, error) {
+	if w.writes++; w.writes == 2 { // the first holds the preface and SETTINGS
+		<-w.heard
+	}
+	return w.Conn.Write(b)
+}
+
+// TestLargeRequestsOfClientsThatWait: the client does not use the window that grpc-go has for the
+// connection, which net/http would not know of.
+func TestLargeRequestsOfClientsThatWait(t *testing.T) {
+	for name, opts := range map[string][]nearcall.ServerOption{
+		"by default":         nil,
+		"with large windows": {nearcall.InitialWindowSize(1 << 20), nearcall.InitialConnWindowSize(1 << 24)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, &service{}, opts...).over(2, nil)
+			s.client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, address)
+				return &waiting{Conn: conn, heard: make(chan struct{})}, err
+			}
+			large := base64.StdEncoding.EncodeToString(make([]byte, 512<<10))
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() { s.post("UnaryCall", `{"payload":{"body":"`+large+`"}}`).want(t, 200, large) })
+			}
+			all.Wait()
 		})
 	}
 }

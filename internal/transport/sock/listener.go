@@ -32,10 +32,10 @@ type Listener struct {
 
 	mu      sync.Mutex
 	served  bool
-	cancel  context.CancelFunc // ends waits for a handshake slot
-	pending map[net.Conn]bool  // connections whose handshake has not finished; true if the end of its reads ends it
-	retired bool               // no more connections are accepted
-	closed  bool               // retired is set, too, and handshakes are ended
+	cancel  context.CancelFunc    // ends waits for a handshake slot
+	pending map[net.Conn]struct{} // connections whose handshake has not finished
+	retired bool                  // no more connections are accepted
+	closed  bool                  // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
 
 	closeOnce sync.Once // for listeners of users, which might not allow a second Close
@@ -44,8 +44,7 @@ type Listener struct {
 // A Handover is a connection whose client speaks a protocol other than nearcall's.
 type Handover struct {
 	Conn     net.Conn             // secured already; has Deadline
-	First    []byte               // what was read from it: at least enough to tell its protocol
-	OwesAck  bool                 // the client will acknowledge SETTINGS that the taker has not sent
+	First    []byte               // what was read from it already
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
@@ -67,6 +66,8 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
 		switch {
+		case err == nil && bare(l.Listener) == nil && l.isRetired():
+			_ = conn.Close() // as grpc-go does: the user's Accept has ignored that the listener was closed
 		case err == nil:
 			pause = 0
 			l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
@@ -95,7 +96,7 @@ func (l *Listener) begin() (ctx context.Context) {
 		return nil
 	}
 	l.served = true
-	l.pending = make(map[net.Conn]bool)
+	l.pending = make(map[net.Conn]struct{})
 	ctx, l.cancel = context.WithCancel(context.Background())
 	if l.closed {
 		l.cancel()
@@ -182,12 +183,8 @@ func (l *Listener) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired, l.closed = true, true
-	for conn, reads := range l.pending {
-		if reads {
-			_ = conn.SetReadDeadline(time.Now())
-		} else {
-			_ = conn.Close()
-		}
+	for conn := range l.pending {
+		_ = conn.Close()
 	}
 	if l.cancel != nil {
 		l.cancel()
@@ -218,18 +215,7 @@ func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
-		l.pending[conn] = false
-	}
-	return !l.closed
-}
-
-// await records whether conn waits for a request: then Close ends its reads, and does not close it.
-// It reports false if the listener is closed.
-func (l *Listener) await(conn net.Conn, waits bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.pending[conn] = waits
+		l.pending[conn] = struct{}{}
 	}
 	return !l.closed
 }
@@ -290,7 +276,8 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		l.removePending(conn) // the taker may keep it longer than the listener is open
 		l.HTTP1(h)
 	case takes && p == http2 && (l.HTTP2 != nil || l.GRPC != nil):
-		l.takeHTTP2(conn, h, mixes)
+		l.removePending(conn)
+		l.takeHTTP2(h, mixes)
 	default:
 		l.logRefused(conn, p, first)
 		refuse(secured, p, first)

@@ -1,134 +1,167 @@
 package sock
 
 import (
-	"errors"
+	"cmp"
+	"io"
 	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/nearcall/nearcall/internal/mux"
 )
 
-// A connection of HTTP/2 goes to grpc-go's transport, which serves gRPC fast and nothing else, or
-// to package http, which serves all. The content type of its first request decides.
+// A connection of HTTP/2 is served by grpc-go's transport, which serves gRPC fast and nothing else,
+// or by net/http, which serves all. The content type of its first request decides.
 //
-// Many clients wait for the server's SETTINGS before they make a request. So if the request is not
-// there yet, the listener sends SETTINGS without a value. The taker of the connection sends another
-// SETTINGS, which HTTP/2 allows. The client acknowledges both, and not every taker accepts an
-// acknowledgement of what it has not sent: see Handover's OwesAck.
+// Many clients wait for the server's SETTINGS before they make a request, and some wait until theirs
+// are acknowledged. So grpc-go serves the connection from the beginning. If the first request is of
+// another protocol, grpc-go reads the end of the connection instead of it, and net/http goes on.
 //
-// A client that makes no request is one of gRPC: those of other protocols connect to make one. Until it is handed over, its pings are answered.
+// Invariants, when net/http goes on:
+//   - The client has got an acknowledgement for each PING and each of its SETTINGS. net/http gets no
+//     PING and one SETTINGS, and does not send the acknowledgement of that.
+//   - net/http gets no acknowledgement of grpc-go's SETTINGS. It would close the connection.
+//   - The client does not know how many bytes grpc-go would receive on the connection: until the
+//     connection is grpc-go's for good, its WINDOW_UPDATE waits. (No DATA precedes a request.)
 
 const (
-	maxOpening = 16 << 10 // what a client may send before its first request, in bytes
-	maxBlock   = 64 << 10 // its first header block, in bytes
+	maxOpening = 16 << 10 // how many bytes of a client's frames are kept for net/http
+	maxBlock   = 64 << 10 // how many bytes of a client's first header block are
 	maxFrame   = 16 << 10 // the payload of a frame, before a server allows more
 	frameHead  = 9        // the head of a frame, in bytes
 )
 
-var (
-	errFlood   = errors.New("the client sends too much before its first request, or with its header")
-	errStopped = errors.New("the listener was closed")
-)
-
-// An opening is what a client of HTTP/2 has sent up to its first request.
+// An opening is the connection that grpc-go gets before the first request has come.
 type opening struct {
-	conn net.Conn
-	kept []byte // the preface and the frames that the taker must read
-	in   []byte // what follows, not parsed
+	net.Conn
+	taken  atomic.Bool // net/http has the connection, and grpc-go must not use it
+	direct atomic.Bool // the connection is grpc-go's, and nothing waits to be written
 
-	sent        int    // how much the client has sent before its first header, in bytes
-	greeted     bool   // SETTINGS were sent
-	owes        bool   // the client has not acknowledged them
-	hasSettings bool   // the client has sent its own
-	inBlock     bool   // the header block has begun
-	block       []byte // what has arrived of it
-	kind        contentType
-	out         []byte
+	// Used by the goroutine that reads.
+	ready   []byte // what grpc-go may read
+	in      []byte // what else has arrived; it begins with the first request, if that has begun
+	at      int    // how much of the first request has been parsed
+	block   []byte // its header block
+	decided bool
+
+	settings []byte // what the client's SETTINGS hold
+	others   []byte // its WINDOW_UPDATE and other frames that are no part of a request
+	received int    // how many SETTINGS the client has sent
+	pings    []byte // what the client's PINGs hold
+	acked    int    // how many SETTINGS of grpc-go the client has acknowledged
+
+	handOver func(Handover) // passes the connection to net/http
+	handover Handover       // of it; Conn and First are set then
+
+	mu    sync.Mutex
+	out   []byte // what grpc-go has written; it begins with a frame
+	later []byte // its WINDOW_UPDATE of the connection
+	ours  bool   // the connection is grpc-go's
+	sent  int    // how many SETTINGS grpc-go has sent
+	acks  int    // how many of the client's SETTINGS it has acknowledged
+	pongs int    // how many of the client's PINGs it has acknowledged
 }
 
-// read reads until the first request is known, and sets kind. It returns a timeout if the client
-// has made no request and could make one later.
-func (o *opening) read() error {
-	var room []byte
-	for {
-		done, err := o.parse()
-		if done || err != nil {
-			return err
-		}
-		if !o.inBlock && !o.greeted && !(len(o.in) > 3 && o.in[3] == frameHeaders) {
-			o.greet()
-		}
-		if len(o.out) > 0 {
-			if _, err := o.conn.Write(o.out); err != nil {
-				return errors.Join(net.ErrClosed, err)
-			}
-			o.out = o.out[:0]
-		}
-		if room == nil {
-			room = make([]byte, 4<<10)
-		}
-		n, err := o.conn.Read(room)
-		o.in = append(o.in, room[:n]...)
-		if n == 0 && err != nil {
-			return err
-		}
+// takeHTTP2 hands a connection of HTTP/2 to who serves it. mixes says that the client may send
+// requests of all protocols over the connection.
+func (l *Listener) takeHTTP2(h Handover, mixes bool) {
+	switch {
+	case l.GRPC == nil, mixes && l.HTTP2 != nil:
+		l.HTTP2(h)
+		return
+	case l.HTTP2 == nil:
+		l.GRPC(h)
+		return
+	}
+	patience := cmp.Or(l.Options.Handshake, mux.DefaultHandshake)
+	o := &opening{Conn: h.Conn, handover: h, ready: []byte(preface), in: h.First[len(preface):]}
+	o.handOver = func(h Handover) {
+		h.Deadline = time.Now().Add(patience)
+		_ = h.Conn.SetDeadline(h.Deadline)
+		l.HTTP2(h)
+	}
+	switch o.parse() {
+	case byHTTP:
+		l.HTTP2(h)
+	case byGRPC:
+		l.GRPC(h)
+	default:
+		h.Conn, h.First = o, nil
+		l.GRPC(h)
 	}
 }
 
-func (o *opening) greet() {
-	o.out = frame(o.out, frameSettings, 0, 0, "")
-	o.greeted, o.owes = true, true
-}
+// A server is who serves a connection of HTTP/2.
+type server byte
 
-// parse parses the frames that have arrived. It reports whether the header block is complete.
-func (o *opening) parse() (done bool, err error) {
-	for len(o.in) >= frameHead {
-		n := int(o.in[0])<<16 | int(o.in[1])<<8 | int(o.in[2])
+const (
+	undecidedYet server = iota
+	byGRPC              // also if the client breaks a rule: grpc-go knows how to refuse it
+	byHTTP
+)
+
+// parse parses the frames that have arrived.
+func (o *opening) parse() server {
+	for len(o.in)-o.at >= frameHead {
+		rest := o.in[o.at:]
+		kind, flags, n := rest[3], rest[4], payloadSize(rest)
 		if n > maxFrame {
-			return false, errFlood
+			return byGRPC
 		}
-		if len(o.in) < frameHead+n {
-			return false, nil
+		if len(rest) < frameHead+n {
+			break
 		}
-		kind, flags := o.in[3], o.in[4]
-		whole, payload := o.in[:frameHead+n], o.in[frameHead:frameHead+n]
-		o.in = o.in[frameHead+n:]
-		if !o.inBlock && kind != frameHeaders {
-			if o.sent += len(whole); o.sent > maxOpening {
-				return false, errFlood
-			}
-		}
-		switch {
-		case kind == frameSettings && flags&flagEnd != 0 && n == 0 && o.owes:
-			o.owes = false
-			continue
-		case kind == frameSettings:
-			o.hasSettings = true
-		case kind == framePing && flags&flagEnd == 0 && !o.inBlock:
-			if !o.greeted { // which comes first
-				o.greet()
-			}
-			o.out = frame(o.out, framePing, flagEnd, 0, string(payload))
-			continue
+		frame, payload := rest[:frameHead+n], rest[frameHead:frameHead+n]
+		begun := o.at > 0
+		switch isAck := flags&flagEnd != 0; {
+		case begun != (kind == frameContinuation), o.received == 0 && (kind != frameSettings || isAck):
+			return byGRPC
 		case kind == frameHeaders, kind == frameContinuation:
 			if kind == frameHeaders {
 				payload = blockOf(payload, flags)
 			}
-			o.inBlock, o.block = true, append(o.block, payload...)
+			o.block = append(o.block, payload...)
+			if o.at += len(frame); flags&flagHeaders != 0 {
+				return serverOf(contentTypeOf(o.block))
+			}
+			if o.at > maxBlock {
+				return byGRPC
+			}
+			continue
+		case kind == frameSettings && isAck:
+			o.acked++
+		case kind == frameSettings && n%settingSize == 0:
+			o.received++
+			o.settings = append(o.settings, payload...)
+		case kind == framePing && isAck:
+		case kind == framePing && n == pingSize:
+			o.pings = append(o.pings, payload...)
+		case kind == frameWindowUpdate, kind == framePriority, kind > frameContinuation:
+			o.others = append(o.others, frame...)
+		default:
+			return byGRPC
 		}
-		o.kept = append(o.kept, whole...)
-		if len(o.kept) > maxOpening+maxBlock { // also empty frames
-			return false, errFlood
+		if max(len(o.settings), len(o.others), len(o.pings)) > maxOpening {
+			return byGRPC
 		}
-		if o.inBlock && flags&flagHeaders != 0 && (kind == frameHeaders || kind == frameContinuation) {
-			o.kind = contentTypeOf(o.block)
-			o.block = nil
-			return true, nil
-		}
+		o.ready, o.in = append(o.ready, frame...), rest[len(frame):]
 	}
-	return false, nil
+	return undecidedYet
 }
 
+func serverOf(t contentType) server {
+	if t == noType || t == otherType {
+		return byHTTP
+	}
+	return byGRPC
+}
+
+func payloadSize(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
+
 // blockOf returns the part of a header block in the payload of a HEADERS frame. If that is
-// malformed, the taker refuses it.
+// malformed, the server refuses it.
 func blockOf(payload []byte, flags byte) []byte {
 	if flags&flagPadded != 0 && len(payload) > 0 {
 		payload = payload[1:max(1, len(payload)-int(payload[0]))]
@@ -140,58 +173,224 @@ func blockOf(payload []byte, flags byte) []byte {
 	return payload
 }
 
-// takeHTTP2 finds out who serves a connection of HTTP/2, and hands it over. mixes says that the
-// client may send requests of all protocols over the connection. conn is h.Conn before it was
-// secured.
-func (l *Listener) takeHTTP2(conn net.Conn, h Handover, mixes bool) {
-	take := l.GRPC
-	switch {
-	case take == nil, mixes && l.HTTP2 != nil:
-		take = l.HTTP2
-	case l.HTTP2 != nil:
-		var late net.Error
-		o := &opening{conn: h.Conn, kept: h.First[:len(preface):len(preface)], in: h.First[len(preface):]}
-		err := errStopped
-		if l.await(conn, true) {
-			err = o.read()
+// Read implements [net.Conn] for grpc-go.
+func (o *opening) Read(b []byte) (int, error) {
+	for len(o.ready) == 0 && !o.decided {
+		n, err := o.Conn.Read(b)
+		if n == 0 && err != nil {
+			return 0, err
 		}
-		if !l.await(conn, false) {
-			err = errStopped
-		}
-		h.First, h.OwesAck = append(o.kept, o.in...), o.owes
-		switch {
-		case err == nil && (o.kind == noType || o.kind == otherType):
-			take = l.HTTP2
-		case err == nil: // also if the header is malformed: grpc-go says so
-		case errors.As(err, &late) && late.Timeout() && o.hasSettings && !o.inBlock && len(o.in) == 0:
-			h.Deadline = time.Now().Add(takerTime)
-			_ = h.Conn.SetDeadline(h.Deadline)
-		default:
-			o.refuse(err)
-			return
+		o.in = append(o.in, b[:n]...)
+		switch o.parse() {
+		case byGRPC:
+			o.settle()
+		case byHTTP:
+			o.leave()
 		}
 	}
-	l.removePending(conn) // the taker may keep it longer than the listener is open
-	take(h)
+	switch {
+	case o.taken.Load():
+		return 0, io.EOF
+	case len(o.ready) == 0:
+		return o.Conn.Read(b)
+	}
+	n := copy(b, o.ready)
+	if o.ready = o.ready[n:]; len(o.ready) == 0 {
+		o.ready = nil
+	}
+	return n, nil
 }
 
-// takerTime is how long a taker may take to send its settings.
-const takerTime = time.Second
+// settle leaves the connection to grpc-go for good.
+func (o *opening) settle() {
+	o.decided = true
+	o.ready, o.in = append(o.ready, o.in...), nil
+	o.block, o.settings, o.others, o.pings = nil, nil, nil, nil
+	go o.flush() // it could wait for a client that waits for this side to read
+}
 
-// refuse closes the connection. The client learns that no request was processed.
-func (o *opening) refuse(why error) {
-	code, text := uint32(noError), "this server is stopping"
+// leave hands the connection to net/http.
+func (o *opening) leave() {
+	o.decided, o.ready = true, nil
+	o.mu.Lock()
+	o.taken.Store(true)
+	var missing []byte
+	for range o.received - o.acks {
+		missing = frame(missing, frameSettings, flagEnd, 0, "")
+	}
+	for ping := range slices.Chunk(o.pings[o.pongs*pingSize:], pingSize) {
+		missing = frame(missing, framePing, flagEnd, 0, string(ping))
+	}
+	owed := o.sent - o.acked
+	o.mu.Unlock()
+	if len(missing) > 0 {
+		_, _ = o.Conn.Write(missing) // net/http meets the error again
+	}
+	h := o.handover
+	h.First = frame([]byte(preface), frameSettings, 0, 0, string(o.settings))
+	h.First = append(append(h.First, o.others...), o.in[:o.at]...)
+	c := &continued{Conn: o.Conn, in: acks{left: owed}, out: acks{left: 1}}
+	c.ready = c.in.drop(o.in[o.at:])
+	h.Conn = c
+	o.handOver(h)
+}
+
+// Write implements [net.Conn] for grpc-go.
+func (o *opening) Write(b []byte) (int, error) {
+	if o.direct.Load() {
+		return o.Conn.Write(b)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.out = append(o.out, b...)
+	if err := o.flushLocked(); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// flush writes what waits, and what comes later need not wait.
+func (o *opening) flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ours = true
+	_ = o.flushLocked() // grpc-go meets the error again
+}
+
+// flushLocked writes what grpc-go has written, as far as the client may have it.
+func (o *opening) flushLocked() error {
+	var may []byte
 	switch {
-	case errors.Is(why, errFlood):
-		code, text = enhanceYourCalm, why.Error()
-	case !errors.Is(why, errStopped):
-		_ = o.conn.Close()
-		return
+	case o.taken.Load():
+		o.out = nil
+		return nil
+	case o.ours:
+		may = append(o.later, o.out...)
+		o.later, o.out = nil, nil
+		defer o.direct.Store(true)
 	}
-	_ = o.conn.SetWriteDeadline(time.Now().Add(refusing))
-	if !o.greeted {
-		o.greet()
+	for len(o.out) >= frameHead && len(o.out) >= frameHead+payloadSize(o.out) {
+		whole := o.out[:frameHead+payloadSize(o.out)]
+		o.out = o.out[len(whole):]
+		switch kind, isAck := whole[3], whole[4]&flagEnd != 0; {
+		case kind == frameWindowUpdate:
+			o.later = append(o.later, whole...)
+			continue
+		case kind == frameSettings && isAck:
+			o.acks++
+		case kind == frameSettings:
+			o.sent++
+		case kind == framePing && isAck:
+			o.pongs++
+		}
+		may = append(may, whole...)
 	}
-	_, _ = o.conn.Write(appendGoAway(o.out, 0, code, text))
-	hangUp(o.conn)
+	if len(may) == 0 {
+		return nil
+	}
+	_, err := o.Conn.Write(may)
+	return err
+}
+
+// Close implements [net.Conn] for grpc-go.
+func (o *opening) Close() error {
+	if o.taken.Load() {
+		return nil
+	}
+	return o.Conn.Close()
+}
+
+// SetDeadline implements [net.Conn] for grpc-go.
+func (o *opening) SetDeadline(t time.Time) error {
+	if o.taken.Load() {
+		return nil
+	}
+	return o.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline implements [net.Conn] for grpc-go.
+func (o *opening) SetReadDeadline(t time.Time) error {
+	if o.taken.Load() {
+		return nil
+	}
+	return o.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline implements [net.Conn] for grpc-go.
+func (o *opening) SetWriteDeadline(t time.Time) error {
+	if o.taken.Load() {
+		return nil
+	}
+	return o.Conn.SetWriteDeadline(t)
+}
+
+// A continued connection is what net/http gets of a connection that grpc-go has begun to serve.
+type continued struct {
+	net.Conn
+	ready   []byte // what net/http may read
+	in, out acks
+}
+
+// NetConn returns the connection below, as NetConn of a *tls.Conn does.
+func (c *continued) NetConn() net.Conn { return c.Conn }
+
+// Read implements [net.Conn].
+func (c *continued) Read(b []byte) (int, error) {
+	for len(c.ready) == 0 {
+		n, err := c.Conn.Read(b)
+		if c.in.left == 0 || n == 0 {
+			return n, err
+		}
+		c.ready = c.in.drop(b[:n])
+	}
+	n := copy(b, c.ready)
+	if c.ready = c.ready[n:]; len(c.ready) == 0 {
+		c.ready = nil
+	}
+	return n, nil
+}
+
+// Write implements [net.Conn].
+func (c *continued) Write(b []byte) (int, error) {
+	if c.out.left == 0 {
+		return c.Conn.Write(b)
+	}
+	if rest := c.out.drop(b); len(rest) > 0 {
+		if _, err := c.Conn.Write(rest); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// acks drops the first acknowledgements of SETTINGS from a sequence of frames.
+type acks struct {
+	left    int    // how many acknowledgements are still to be dropped
+	head    []byte // the beginning of the head of a frame
+	payload int    // how many bytes of a frame's payload are still to come
+}
+
+// drop returns a copy of the next bytes of the sequence without what is dropped. The beginning of
+// a frame's head may come with a later call.
+func (a *acks) drop(b []byte) (rest []byte) {
+	for len(b) > 0 && a.left > 0 {
+		if a.payload > 0 {
+			n := min(a.payload, len(b))
+			rest, b = append(rest, b[:n]...), b[n:]
+			a.payload -= n
+			continue
+		}
+		n := min(frameHead-len(a.head), len(b))
+		a.head, b = append(a.head, b[:n]...), b[n:]
+		if len(a.head) < frameHead {
+			break
+		}
+		if a.head[3] == frameSettings && a.head[4]&flagEnd != 0 && payloadSize(a.head) == 0 {
+			a.left--
+		} else {
+			rest, a.payload = append(rest, a.head...), payloadSize(a.head)
+		}
+		a.head = a.head[:0]
+	}
+	return append(rest, b...)
 }

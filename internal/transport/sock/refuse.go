@@ -165,9 +165,11 @@ func hangUp(conn net.Conn) {
 // Types and flags of HTTP/2 frames.
 const (
 	frameHeaders      = 1
+	framePriority     = 2
 	frameSettings     = 4
 	framePing         = 6
 	frameGoAway       = 7
+	frameWindowUpdate = 8
 	frameContinuation = 9
 
 	flagEnd      = 1    // END_STREAM, or ACK of SETTINGS and PING
@@ -175,9 +177,11 @@ const (
 	flagPadded   = 8    // of HEADERS
 	flagPriority = 0x20 // of HEADERS
 
-	noError         = 0
-	protocolBroke   = 1 // PROTOCOL_ERROR
-	enhanceYourCalm = 11
+	settingSize = 6 // of SETTINGS, in bytes
+	pingSize    = 8 // of PING
+
+	noError       = 0
+	protocolBroke = 1 // PROTOCOL_ERROR
 )
 
 // refuseHTTP2 fails calls of a gRPC client with a status that says why, for the time callTimeout
@@ -207,6 +211,14 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 	}
 	answers.out = appendGoAway(answers.out, last, protocolBroke, ours)
 	_ = answers.flush()
+}
+
+// RefuseRequests closes a connection of HTTP/2 whose client has made no request, or none that was
+// processed. It tells the client, which can make its requests again elsewhere.
+func RefuseRequests(conn net.Conn, why string) {
+	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
+	_, _ = conn.Write(appendGoAway(frame(nil, frameSettings, 0, 0, ""), 0, noError, why))
+	hangUp(conn)
 }
 
 // answering reads from conn. Before each read it writes what the field out holds, so that one

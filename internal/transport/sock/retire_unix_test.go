@@ -59,3 +59,38 @@ func TestARetiredListenerServesItsQueue(t *testing.T) {
 		})
 	}
 }
+
+// A late listener returns a connection from Accept after it was closed.
+type late struct {
+	net.Listener
+	accepts chan net.Conn
+}
+
+func (l late) Accept() (net.Conn, error) {
+	conn, ok := <-l.accepts
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (l late) Close() error {
+	near, far := net.Pipe()
+	go func() {
+		l.accepts <- far
+		close(l.accepts)
+	}()
+	_, err := near.Read(make([]byte, 1))
+	return err
+}
+
+// A program's listener may accept a connection after it was closed. grpc-go closes it, and so does a Listener.
+func TestAProgramsListenerServesNobodyAfterRetire(t *testing.T) {
+	lis := &Listener{Listener: late{accepts: make(chan net.Conn)}}
+	ended := make(chan error)
+	go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
+	lis.Retire() // and Close reads the end of the connection
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
