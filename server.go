@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
@@ -196,6 +198,7 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	if s.opts.GRPCClients {
 		over.GRPC = s.takeGRPC
 	}
+	over.Mixes = s.opts.WebClients && len(s.opts.GRPC) == 0 // net/http knows of no GRPCServerOptions
 	return over
 }
 
@@ -231,6 +234,9 @@ func (s *Server) remove(open *listening) (mine, stopped bool) {
 // *[net.UnixConn] can become shared memory. A nearcall client gets its end of the connection from
 // [WithContextDialer].
 //
+// Of a pair of sockets the system knows only which process has made it. If that is this process,
+// handlers do not get a [UnixAuthInfo]. If another process has made the pair, theirs names that one.
+//
 // ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
 // if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
 // limit, [ConnectionTimeout]. When [Server.Stop] or [Server.GracefulStop] is called, ServeConn
@@ -241,6 +247,12 @@ func (s *Server) ServeConn(conn net.Conn) error {
 		return errors.New("nearcall: ServeConn needs a connection")
 	}
 	one := s.sessionsOver(nil, targets.Socket{})
+	one.Options.Unix = func(p sock.Process) credentials.AuthInfo {
+		if p.PID == os.Getpid() { // which has made the pair of sockets, and may have passed the other end on
+			return link.Private
+		}
+		return s.sockets.Unix(p)
+	}
 	open := s.open(one)
 	if open == nil {
 		_ = conn.Close()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -77,7 +78,8 @@ func New(c Config) *Server {
 	}
 	register(s.inner)
 	s.newWeb = func() *grpc.Server {
-		return register(grpc.NewServer(append([]grpc.ServerOption{grpc.StatsHandler(peers{})}, opts...)...))
+		first := []grpc.ServerOption{grpc.StatsHandler(peers{}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
+		return register(grpc.NewServer(append(first, opts...)...))
 	}
 	go func() {
 		defer close(s.ended)
@@ -170,9 +172,9 @@ func (s *Server) stopWeb() {
 	}
 }
 
-// ServeHTTP answers a request of HTTP/2 from p. It reports false if the server was stopped, and has
-// not answered then. Requests have a grpc.Server to themselves, because GracefulStop of a
-// grpc.Server cancels the calls of its ServeHTTP.
+// ServeHTTP answers a request of HTTP/2 from p, and returns when the handler has. It reports false
+// if the server was stopped, and has not answered then. Requests have a grpc.Server to themselves,
+// because GracefulStop of a grpc.Server cancels the calls of its ServeHTTP.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer) bool {
 	s.mu.Lock()
 	stopped := s.stopped
@@ -188,7 +190,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer)
 		return false
 	}
 	defer s.requests.Done()
-	web.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, p)))
+	held := new(request)
+	ctx := context.WithValue(context.WithValue(r.Context(), peerKey{}, p), requestKey{}, held)
+	web.ServeHTTP(w, r.WithContext(ctx))
+	held.end()
 	if h := w.Header(); h.Get("Grpc-Status") == "" { // Stop has cancelled the call, or its client has left
 		if h.Get("Content-Type") == "" {
 			h.Set("Content-Type", "application/grpc")
@@ -197,6 +202,54 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer)
 		h.Set("Grpc-Message", "the server was stopped")
 	}
 	return true
+}
+
+// A request is one of ServeHTTP. grpc-go's ServeHTTP returns when the client has left, although the
+// handler may run on. Clients that open and reset calls could then run any number of handlers.
+type request struct {
+	mu      sync.Mutex
+	over    bool // no handler may start
+	handler sync.WaitGroup
+}
+
+type requestKey struct{}
+
+// begin reports whether the handler may start.
+func (r *request) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.handler.Add(1)
+	}
+	return !r.over
+}
+
+// end waits for the handler.
+func (r *request) end() {
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
+	r.handler.Wait()
+}
+
+var errLeft = status.Error(codes.Canceled, "the client has left")
+
+func holdUnary(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	r := ctx.Value(requestKey{}).(*request)
+	if !r.begin() {
+		return nil, errLeft
+	}
+	defer r.handler.Done()
+	return handler(ctx, in)
+}
+
+func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	r := ss.Context().Value(requestKey{}).(*request)
+	if !r.begin() {
+		return errLeft
+	}
+	defer r.handler.Done()
+	return handler(srv, ss)
 }
 
 type peerKey struct{}

@@ -9,7 +9,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -239,4 +241,46 @@ func TestARequestLastsAsLongAsItsHandler(t *testing.T) {
 	close(goOn)
 	<-left
 	returned.Wait()
+}
+
+// TestCallsOfGRPCThatAreResetCountUntilTheirHandlersReturn: a client that opens and resets calls
+// does not run more handlers than the HTTP server allows requests.
+func TestCallsOfGRPCThatAreResetCountUntilTheirHandlersReturn(t *testing.T) {
+	const most, calls = 10, 60
+	var running, seen atomic.Int32
+	release := make(chan struct{})
+	svc := &service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		if n := running.Add(1); n > seen.Load() {
+			seen.Store(n)
+		}
+		defer running.Add(-1)
+		<-release
+		return &testpb.SimpleResponse{}, nil
+	}}
+	s, web := mounted(t, svc, false, nil)
+	defer close(release)
+	web.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: most}
+	c := s.frames()
+	defer c.Close()
+	_, _ = io.WriteString(c, preface+settings)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if kind, _, _ := c.next(t); kind == 7 || kind == 0xff {
+				return // GOAWAY: the client has opened too many
+			}
+		}
+	}()
+	for i := range uint32(calls) {
+		_, _ = io.WriteString(c, frame(1, 4, 2*i+1, block("application/grpc"))+frame(0, 1, 2*i+1, wrap(0, "")))
+		for begun := time.Now(); running.Load() <= int32(min(i, most-1)) && time.Since(begun) < time.Second; {
+			time.Sleep(time.Millisecond) // so that the handler has begun
+		}
+		_, _ = io.WriteString(c, frame(3, 0, 2*i+1, "\x00\x00\x00\x08"))
+	}
+	<-ended
+	if n := seen.Load(); n < 2 || n > most {
+		t.Errorf("%d handlers ran at a time, want %d at most", n, most)
+	}
 }

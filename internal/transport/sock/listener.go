@@ -30,6 +30,10 @@ type Listener struct {
 	// takes, the listener refuses in the client's protocol. They run on the connection's goroutine.
 	HTTP1, HTTP2, GRPC func(Handover)
 
+	// Mixes says that HTTP2 takes all connections whose client may send requests of several
+	// protocols: its TLS handshake has offered HTTP/1.1, too.
+	Mixes bool
+
 	mu      sync.Mutex
 	served  bool
 	cancel  context.CancelFunc    // ends waits for a handshake slot

@@ -65,10 +65,10 @@ type opening struct {
 }
 
 // takeHTTP2 hands a connection of HTTP/2 to who serves it. mixes says that the client may send
-// requests of all protocols over the connection.
+// requests of several protocols over the connection.
 func (l *Listener) takeHTTP2(h Handover, mixes bool) {
 	switch {
-	case l.GRPC == nil, mixes && l.HTTP2 != nil:
+	case l.GRPC == nil, mixes && l.Mixes && l.HTTP2 != nil:
 		l.HTTP2(h)
 		return
 	case l.HTTP2 == nil:

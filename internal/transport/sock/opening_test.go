@@ -115,8 +115,13 @@ func writePieces(conn net.Conn, s string, next func() int) {
 
 // TestMixedClientsNeedNoFirstRequest: net/http serves all that they may send.
 func TestMixedClientsNeedNoFirstRequest(t *testing.T) {
-	l := &Listener{HTTP2: func(Handover) {}, GRPC: func(Handover) { t.Error("grpc-go got it") }}
-	l.takeHTTP2(Handover{First: []byte(preface)}, true)
+	for _, mixes := range []bool{false, true} {
+		got := ""
+		l := &Listener{HTTP2: func(Handover) { got = "http" }, GRPC: func(Handover) { got = "grpc" }, Mixes: mixes}
+		if l.takeHTTP2(Handover{First: []byte(preface)}, true); (got == "http") != mixes {
+			t.Errorf("%s got it, although Mixes is %t", got, mixes)
+		}
+	}
 }
 
 // TestWhatIsNoRequestIsGRPCs: grpc-go knows what to do with it, and nothing of it is kept.
