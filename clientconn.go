@@ -60,6 +60,8 @@ type ClientConn struct {
 //     wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts the system's
 //     root certificates, as for HTTPS; [NewTLS] makes credentials for other certificates. The default
 //     ports are 80 and 443.
+//   - quic:HOST:PORT is QUIC, over UDP. The program must import
+//     github.com/nearcall/nearcall/quic, and the client needs credentials of [NewTLS].
 //
 // grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go, together
 // with the options that grpc-go has as well. An ordinary gRPC server at a unix socket

@@ -42,14 +42,20 @@
 //     socket. Linux only.
 //   - tcp:HOST:PORT is TCP, secured by gRPC's transport credentials: see [Creds] and
 //     [WithTransportCredentials].
+//   - ws://HOST:PORT/PATH is a WebSocket, and wss://HOST:PORT/PATH one over TLS: see [NewTLS]. They
+//     pass through HTTP proxies and load balancers.
+//   - quic:HOST:PORT is QUIC, over UDP, for networks that lose packets. It needs credentials of
+//     [NewTLS], and the program must import the module github.com/nearcall/nearcall/quic.
 //   - grpc:TARGET is an ordinary gRPC server. TARGET goes to grpc-go unchanged: the gRPC
 //     server at a unix socket is grpc:unix:PATH.
 //   - Anything else (localhost:50051, dns:///host:443, …) goes to grpc-go unchanged, too.
 //
 // At the other end of nearcall's own targets there must be a [Server]. A Server also takes
-// ordinary gRPC clients, in any language, on the same listeners, except those of inproc: and shm:
-// targets. The calls of these clients go through grpc-go, to the same services, interceptors and
-// stats handlers, with the same limits. So one can move servers over first and clients later.
+// ordinary gRPC clients, in any language, and clients of Connect and gRPC-Web, on the same
+// listeners, except those of inproc:, shm: and quic: targets. The calls of gRPC clients go through
+// grpc-go, to the same services, interceptors and stats handlers, with the same limits. So one can
+// move servers over first and clients later. [Server.ServeHTTP] takes these clients, and WebSockets,
+// from a program's own HTTP server. [Server.ServeConn] serves a connection that the program has.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials. On Linux
 // [UnixAuthInfo] identifies the peer process. Package shmstats shows how many connections became

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -371,6 +372,75 @@ func ExampleCreds_mutualTLS() {
 	// Output: tea for test-client1
 }
 
+// One port for gRPC clients, web pages and curl, under TLS: NewTLS agrees on HTTP/2 and on HTTP/1.1,
+// with which WebSockets begin, and WebOrigins lets pages of another host make calls.
+func ExampleNewTLS() {
+	cert, err := tls.LoadX509KeyPair(testdata.Path("x509/server1_cert.pem"), testdata.Path("x509/server1_key.pem"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	srv := nearcall.NewServer(
+		nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})),
+		nearcall.WebOrigins("https://shop.example"))
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+	address := lis.Addr().String()
+	trust := &tls.Config{RootCAs: readPool(testdata.Path("x509/server_ca_cert.pem")), ServerName: "x.test.example.com"}
+
+	// A gRPC client, nearcall's client, and nearcall's client over a WebSocket.
+	ordinary, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(trust)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ordinary.Close()
+	near, err := nearcall.NewClient("tcp:"+address, nearcall.WithTransportCredentials(nearcall.NewTLS(trust)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer near.Close()
+	socket, err := nearcall.NewClient("wss://"+address+"/calls", nearcall.WithTransportCredentials(nearcall.NewTLS(trust)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer socket.Close()
+	for _, conn := range []grpc.ClientConnInterface{ordinary, near, socket} {
+		reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Status)
+	}
+
+	// A page of shop.example, as fetch sends its requests, and one of another site.
+	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: trust, ForceAttemptHTTP2: true}}
+	defer browser.CloseIdleConnections()
+	for _, origin := range []string{"https://shop.example", "https://evil.example"} {
+		req, err := http.NewRequest(http.MethodPost, "https://"+address+"/grpc.health.v1.Health/Check", strings.NewReader("{}"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Origin", origin)
+		resp, err := browser.Do(req)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer resp.Body.Close()
+		fmt.Println(origin, resp.Proto, resp.Status)
+	}
+	// Output:
+	// SERVING
+	// SERVING
+	// SERVING
+	// https://shop.example HTTP/2.0 200 OK
+	// https://evil.example HTTP/2.0 403 Forbidden
+}
+
 func readPool(file string) *x509.CertPool {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -383,28 +453,43 @@ func readPool(file string) *x509.CertPool {
 	return pool
 }
 
-// A server takes WebSockets from an HTTP server that has other pages, too.
+// A program's HTTP server has pages and passes calls on: WebSockets at /calls, and gRPC, Connect,
+// gRPC-Web and JSON at the paths of the service.
 func ExampleServer_ServeHTTP() {
 	srv := nearcall.NewServer()
 	defer srv.Stop()
 	healthpb.RegisterHealthServer(srv, health.NewServer())
 	mux := http.NewServeMux()
 	mux.Handle("/calls", srv)
+	mux.Handle("/grpc.health.v1.Health/", srv)
 	mux.Handle("/", http.NotFoundHandler())
-	there := httptest.NewServer(mux) // in a program: http.ListenAndServe(":8080", mux)
+	there := httptest.NewUnstartedServer(mux) // in a program: http.ListenAndServeTLS(":443", "cert.pem", "key.pem", mux)
+	there.EnableHTTP2 = true
+	there.StartTLS()
 	defer there.Close()
+	address := there.Listener.Addr().String()
+	trust := there.Client().Transport.(*http.Transport).TLSClientConfig
 
-	conn, err := nearcall.NewClient(strings.Replace(there.URL, "http", "ws", 1) + "/calls")
+	socket, err := nearcall.NewClient("wss://"+address+"/calls", nearcall.WithTransportCredentials(nearcall.NewTLS(trust)))
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.Close()
-	reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	defer socket.Close()
+	ordinary, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(trust)))
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(reply.Status)
-	// Output: SERVING
+	defer ordinary.Close()
+	for _, conn := range []grpc.ClientConnInterface{socket, ordinary} {
+		reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Status)
+	}
+	// Output:
+	// SERVING
+	// SERVING
 }
 
 // A bazaar answers each offer, and lowers its price until it meets one.
@@ -563,6 +648,50 @@ func ExampleImmutableMessages() {
 	// Output:
 	// tea
 	// cup
+}
+
+// A bulletin sends the same orders to everyone who lists them.
+type bulletin struct {
+	orderspb.UnimplementedOrdersServer
+	once   sync.Once
+	orders nearcall.PreparedMsg
+	err    error
+}
+
+func (b *bulletin) List(_ *orderspb.ListRequest, stream grpc.ServerStreamingServer[orderspb.Order]) error {
+	b.once.Do(func() { b.err = b.orders.Encode(stream, &orderspb.Order{Item: "tea", Quantity: 100}) })
+	if b.err != nil {
+		return b.err
+	}
+	return stream.SendMsg(&b.orders)
+}
+
+// A message that goes to many streams is encoded once.
+func ExamplePreparedMsg() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, &bulletin{})
+	conn := srv.Client()
+	defer conn.Close()
+
+	for range 3 {
+		stream, err := orderspb.NewOrdersClient(conn).List(context.Background(), &orderspb.ListRequest{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		order, err := stream.Recv()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(order.GetQuantity(), order.GetItem())
+		if _, err := stream.Recv(); err != io.EOF {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// 100 tea
+	// 100 tea
+	// 100 tea
 }
 
 // A host greets its caller by the name that the caller answers to.

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -26,16 +27,17 @@ func serve(t *testing.T) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	srv := nearcall.NewServer()
 	pb.RegisterBoardServer(srv, newBoard(ctx.Done()))
-	h, stop, err := newHandler(srv)
+	config, err := newSite(srv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	site := httptest.NewServer(h)
+	site := httptest.NewUnstartedServer(nil)
+	site.Config = config
+	site.Start()
 	t.Cleanup(func() {
 		cancel()
 		srv.GracefulStop()
 		site.Close()
-		stop()
 	})
 	return site.Listener.Addr().String()
 }
@@ -209,7 +211,7 @@ func TestABacklogIsBounded(t *testing.T) {
 	}
 }
 
-func TestThePageAndConnectAreServed(t *testing.T) {
+func TestOnePortServesThePageConnectAndGRPC(t *testing.T) {
 	address := serve(t)
 	for path, says := range map[string]string{"/": "<title>nearcall board", "/board.js": "nearcall.v1", "/board.css": "canvas"} {
 		resp, err := http.Get("http://" + address + path)
@@ -237,6 +239,15 @@ func TestThePageAndConnectAreServed(t *testing.T) {
 		t.Errorf("Echo: %s, %s", resp.Status, text)
 	}
 	http.DefaultClient.CloseIdleConnections()
+
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if reply, err := pb.NewBoardClient(conn).Echo(t.Context(), &pb.Ping{Text: "hi"}); err != nil || reply.GetText() != "hi" {
+		t.Errorf("Echo of gRPC: %v, %v", reply, err)
+	}
 }
 
 func TestDrawingAFlower(t *testing.T) {

@@ -53,20 +53,18 @@ func listenAndServe(ctx context.Context, address string) error {
 	fmt.Printf("the board is at http://%s\n", lis.Addr())
 	srv := nearcall.NewServer()
 	pb.RegisterBoardServer(srv, newBoard(ctx.Done()))
-	h, stop, err := newHandler(srv)
+	site, err := newSite(srv)
 	if err != nil {
 		return err
 	}
-	defer stop()
-	pages := http.Server{Handler: h}
 	served := make(chan error, 1)
-	go func() { served <- pages.Serve(lis) }()
+	go func() { served <- site.Serve(lis) }()
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 	}
 	srv.GracefulStop() // Shutdown knows nothing of WebSockets
-	return cmp.Or(err, ignoreClosed(pages.Shutdown(context.Background())))
+	return cmp.Or(err, ignoreClosed(site.Shutdown(context.Background())))
 }
 
 func ignoreClosed(err error) error {

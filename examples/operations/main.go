@@ -1,8 +1,9 @@
 //go:build linux
 
 // Command operations is a server with what operators ask for: it takes its socket from systemd, or
-// shares its port with its successor, tells probes how it is, drains when it is stopped, reads
-// renewed certificates, limits the rate of calls, and knows its clients by their SPIFFE IDs.
+// shares its port with its successor, tells probes how it is, counts its calls, drains when it is
+// stopped, reads renewed certificates, limits the rate of calls, and knows its clients by their
+// SPIFFE IDs.
 // docs/operations.md has commands that show each.
 package main
 
@@ -32,6 +33,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/callstats"
 	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
 )
 
@@ -60,7 +62,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var opts []nearcall.ServerOption
+	calls := callstats.New()
+	opts := []nearcall.ServerOption{nearcall.StatsHandler(calls)}
 	if *cert != "" {
 		config, err := rotating(*cert, *key, *ca)
 		if err != nil {
@@ -77,6 +80,7 @@ func main() {
 	srv := nearcall.NewServer(opts...)
 	pb.RegisterGreeterServer(srv, greeter{})
 	reflection.Register(srv)
+	calls.Register(srv)
 	probed := health.NewServer()
 	healthpb.RegisterHealthServer(srv, probed)
 	go func() {

@@ -96,13 +96,15 @@ func TestGofmtMovesTheProgramOver(t *testing.T) {
 	}
 }
 
-// mixed is a program whose only file needs both packages, with client interceptors in all
-// spellings that the lines handle.
+// mixed is a program whose only file needs both packages, with client interceptors, invokers,
+// streamers and handlers of grpc-gateway in all spellings that the lines handle. http.ServeMux stands
+// for grpc-gateway's runtime.ServeMux.
 const mixed = `package main
 
 import (
 	"context"
 	"log"
+	"net/http"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -157,6 +159,58 @@ func check(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 	return handler(ctx, req)
 }
 
+var invoke grpc.UnaryInvoker = func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
+	return nil
+}
+
+func invokeNamed(_ context.Context, _ string, _, _ interface{}, _ *grpc.ClientConn, _ ...grpc.CallOption) (err error) {
+	return nil
+}
+
+func invokeEach(ctx context.Context, method string, req any, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
+	return nil
+}
+
+func invokeEachNamed(ctx context.Context, method string, req any, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	return nil
+}
+
+func invokeNothing(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+	return nil
+}
+
+var open grpc.Streamer = func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, nil
+}
+
+func openNamed(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, opts ...grpc.CallOption) (cs grpc.ClientStream, err error) {
+	return nil, nil
+}
+
+func openNothing(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, nil
+}
+
+var (
+	invokers  = []grpc.UnaryInvoker{invoke, invokeNamed, invokeEach, invokeEachNamed, invokeNothing}
+	streamers = []grpc.Streamer{open, openNamed, openNothing}
+)
+
+type (
+	handler         func(ctx context.Context, mux *http.ServeMux, conn *grpc.ClientConn) error
+	handlerNamed    func(ctx context.Context, mux *http.ServeMux, conn *grpc.ClientConn) (err error)
+	handlerUnnamed  func(context.Context, *http.ServeMux, *grpc.ClientConn) error
+	endpoint        func(ctx context.Context, mux *http.ServeMux, endpoint string, opts []grpc.DialOption) error
+	endpointNamed   func(ctx context.Context, mux *http.ServeMux, endpoint string, opts []grpc.DialOption) (err error)
+	endpointUnnamed func(context.Context, *http.ServeMux, string, []grpc.DialOption) error
+)
+
+// generated returns functions as grpc-gateway generates them. Their types come from grpc.Dial, which
+// the lines leave alone.
+func generated[C, O any](func(string, ...O) (C, error)) (func(context.Context, *http.ServeMux, C) error, func(context.Context, *http.ServeMux, string, []O) error) {
+	return nil, nil
+}
+
 func main() {
 	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(send),
@@ -167,6 +221,9 @@ func main() {
 	}
 	a := &app{srv: grpc.NewServer(grpc.ChainUnaryInterceptor(check)), conn: conn}
 	a.srv.Stop()
+	h, e := generated(grpc.Dial)
+	_, _, _ = handler(h), handlerNamed(h), handlerUnnamed(h)
+	_, _, _ = endpoint(e), endpointNamed(e), endpointUnnamed(e)
 }
 `
 

@@ -34,6 +34,7 @@ const added = own - (await sizeOf(client));
 console.log(`size: ${added} bytes more than connect's client alone, compressed; the limit is ${limit}`);
 if (added > limit) throw new Error("the package is too large");
 
+rmSync(join(root, "dist"), { recursive: true }); // npm pack builds it
 const folder = mkdtempSync(join(tmpdir(), "nearcall-web-"));
 try {
   const file = join(folder, run(root, "npm", "pack", "--silent", "--pack-destination", folder).trim());

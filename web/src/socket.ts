@@ -110,7 +110,7 @@ export class Socket {
     const why =
       this.#openedAt !== undefined
         ? `the connection to ${url} was lost, with close code ${how}`
-        : `cannot connect to ${url}, with close code ${how}; does a nearcall server listen there, and allow this page's origin?`;
+        : `cannot connect to ${url}, with close code ${how}; a browser gives the reason in its console alone. Does a nearcall server listen there, is its certificate trusted, does it allow this page's origin, and do proxies pass WebSockets on?`;
     this.#lose(why);
   }
 

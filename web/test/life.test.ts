@@ -170,7 +170,7 @@ describe("connections", () => {
     const { transport, client, states } = open({ WebSocket: played });
     const call = client.echo({});
     Played.last?.onclose?.({ code: 1006, reason: "" });
-    await fails(call, Code.Unavailable, "close code 1006; does a nearcall server listen there");
+    await fails(call, Code.Unavailable, "close code 1006; a browser gives the reason in its console alone");
     const made = Played.made;
     await fails(client.echo({}), Code.Unavailable, "next attempt is due in");
     assert.equal(Played.made, made);
