@@ -123,6 +123,8 @@ func (f *connFlags) credentials(target string) (credentials.TransportCredentials
 		return nil, usageError("-insecure verifies nothing, and contradicts -cacert")
 	case scheme == "wss" && f.plaintext:
 		return nil, usageError("-plaintext contradicts wss:, which has TLS; write ws:")
+	case scheme == "quic" && f.plaintext:
+		return nil, usageError("-plaintext contradicts quic:, which always has TLS")
 	case !secure && scheme == "wss": // the system's certificates count
 		return nil, nil
 	case !secure && staysHere(target) && !socketScheme(target):

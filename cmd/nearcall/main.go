@@ -10,8 +10,8 @@
 //	nearcall completion bash|zsh|fish          print a completion script for a shell
 //	nearcall help [COMMAND]                    list the commands, or the flags of one
 //
-// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT and
-// ws://HOST:PORT/PATH for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
+// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
+// and quic:HOST:PORT for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
 // servers. The server must have gRPC's server reflection.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
@@ -33,6 +33,7 @@ import (
 	"syscall"
 
 	"github.com/nearcall/nearcall"
+	_ "github.com/nearcall/nearcall/quic" // for quic: targets
 )
 
 func main() {

@@ -75,6 +75,10 @@ func TestTLSFlags(t *testing.T) {
 			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
 			return serveNear(t, "wss://127.0.0.1:0/calls", withShop, nearcall.Creds(nearcall.NewTLS(config)))
 		},
+		"quic": func(auth tls.ClientAuthType) string {
+			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
+			return serveNear(t, "quic:127.0.0.1:0", withShop, nearcall.Creds(nearcall.NewTLS(config)))
+		},
 		"grpc": func(auth tls.ClientAuthType) string { return serveFar(t, withShop, grpc.Creds(creds(auth))) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,6 +110,7 @@ func TestTLSFlags(t *testing.T) {
 
 func TestAServerWithoutTLSIsExplained(t *testing.T) {
 	fails(t, 2, "-plaintext contradicts wss:", "list", "-plaintext", "wss://localhost:1/")
+	fails(t, 2, "-plaintext contradicts quic:", "list", "-plaintext", "quic:localhost:1")
 	fails(t, 1, "write wss:", "list", "-insecure", "ws://localhost:1/")
 	fails(t, 64+14, "-plaintext", "list", "-insecure", serveFar(t, withShop))
 	fails(t, 64+14, "without TLS", "list", "-insecure", onOne(t))
@@ -125,6 +130,7 @@ func TestOnlyThisMachineNeedsNoTLS(t *testing.T) {
 		"dns:localhost:50051":         false,
 		"passthrough:///[::1]:1":      false,
 		"ipv4:127.0.0.1:1":            false,
+		"quic:127.0.0.1:50051":        true,
 		"unix:/tmp/s":                 false,
 		"unix:///tmp/s":               false,
 		"shm:s":                       false,
