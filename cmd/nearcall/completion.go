@@ -71,7 +71,7 @@ func candidates(ctx context.Context, words []string, begun string) (all []string
 		for _, c := range commands {
 			all = append(all, c.name)
 		}
-		return append(all, "help", "-version")
+		return append(all, "help")
 	}
 	c, ok := find(words[0])
 	if !ok {

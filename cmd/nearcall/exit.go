@@ -20,6 +20,10 @@ const (
 	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
 )
 
+// exitCodes are the exit codes, as help prints them.
+const exitCodes = "exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted; if a call failed, 64 plus the\n" +
+	"code of its status: 68 DeadlineExceeded, 76 Unimplemented, 78 Unavailable\n"
+
 // A usageError is an error in the command line, such as a flag's value.
 type usageError string
 

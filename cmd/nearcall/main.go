@@ -8,6 +8,7 @@
 //	nearcall top TARGET                        show what calls a server gets, by method, each second
 //	nearcall tour                              call one service by every path and compare with gRPC
 //	nearcall completion bash|zsh|fish          print a completion script for a shell
+//	nearcall version                           print the version, and the revision that it was built of
 //	nearcall help [COMMAND]                    list the commands, or the flags of one
 //
 // TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
@@ -17,11 +18,13 @@
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
 //
-// The exit code is 0, or 1 if something failed, 2 for a wrong command line, 64 plus the code
-// of the status if a call failed with one, and 130 if the command was interrupted.
+// The exit code is 0, or 1 if something failed, also a write to stdout, 2 for a wrong command line,
+// 64 plus the code of the status if a call failed with one, and 130 if the command was interrupted.
+// If stdout is a pipe that nobody reads, the command ends as others do, by SIGPIPE.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,10 +32,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
-	"github.com/nearcall/nearcall"
 	_ "github.com/nearcall/nearcall/quic" // for quic: targets
 )
 
@@ -55,6 +56,7 @@ type stdio struct {
 type command struct {
 	name, args, about string
 	more              string // what help adds to the flags
+	exits             string // the exit codes, as help prints them; "" for those of most commands
 	least, most       int    // how many arguments it takes besides flags
 	setup             func(*flag.FlagSet) job
 }
@@ -68,10 +70,23 @@ type job struct {
 	complete func(ctx context.Context, args []string, begun string) []string
 }
 
-var commands = []command{listCommand, describeCommand, callCommand, proxyCommand, topCommand, tourCommand, completionCommand}
+var commands = []command{listCommand, describeCommand, callCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
 
-// run executes the command line and returns the exit code.
+// run executes the command line and returns the exit code. Output that cannot be written is an
+// error.
 func run(ctx context.Context, args []string, std stdio) int {
+	out := &sink{Writer: std.out}
+	std.out = out
+	code := dispatch(ctx, args, std)
+	if code == exitOK && out.err != nil {
+		fmt.Fprintf(std.err, "nearcall: %v\n", out.err)
+		return exitFailed
+	}
+	return code
+}
+
+// dispatch executes the command that the first argument names.
+func dispatch(ctx context.Context, args []string, std stdio) int {
 	top := flag.NewFlagSet("nearcall", flag.ContinueOnError)
 	top.SetOutput(io.Discard)
 	version := top.Bool("version", false, "print the version")
@@ -81,8 +96,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 	case err != nil:
 		return misused(std.err, "nearcall: %v; 'nearcall help' lists what there is", err)
 	case *version:
-		fmt.Fprintf(std.out, "nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		return exitOK
+		return versionCommand.run(ctx, nil, std)
 	case top.NArg() == 0:
 		usage(std.err)
 		return exitUsage
@@ -165,23 +179,35 @@ func usage(w io.Writer) {
 		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.about)
 	}
 	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
-	fmt.Fprintf(w, "  %-11s %s\n", "-version", "print the version")
+	fmt.Fprint(w, "\n"+exitCodes)
 }
 
 func (c command) usage() string {
-	s := "nearcall " + c.name + " [flags]"
+	s := "nearcall " + c.name
+	if flags, _ := c.flags(); hasFlags(flags) {
+		s += " [flags]"
+	}
 	if c.args != "" {
 		s += " " + c.args
 	}
 	return s
 }
 
+func hasFlags(flags *flag.FlagSet) (has bool) {
+	flags.VisitAll(func(*flag.Flag) { has = true })
+	return has
+}
+
 func (c command) help(w io.Writer) {
 	flags, _ := c.flags()
-	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n\n", c.name, c.about, c.usage())
-	flags.SetOutput(w)
-	flags.PrintDefaults()
+	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n", c.name, c.about, c.usage())
+	if hasFlags(flags) {
+		fmt.Fprintln(w)
+		flags.SetOutput(w)
+		flags.PrintDefaults()
+	}
 	if c.more != "" {
 		fmt.Fprintf(w, "\n%s", c.more)
 	}
+	fmt.Fprint(w, "\n"+cmp.Or(c.exits, exitCodes))
 }
