@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,17 @@ func misused(stderr io.Writer, format string, args ...any) int {
 	return exitUsage
 }
 
+// misused reports a wrong use of the command, and returns the exit code.
+func (c command) misused(stderr io.Writer, format string, args ...any) int {
+	return cmp.Or(c.misuse, misused(stderr, "nearcall "+c.name+": "+format, args...))
+}
+
+// An exitError is an error with an exit code of its command's own.
+type exitError struct {
+	error
+	code int
+}
+
 // A failedCall is the status with which a call ended, and its details in JSON.
 type failedCall struct {
 	*status.Status
@@ -53,8 +65,17 @@ func (c command) exit(ctx context.Context, err error, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "nearcall %s: interrupted\n", c.name)
 		return exitInterrupted
 	case errors.As(err, &bad):
-		return misused(stderr, "nearcall %s: %v", c.name, err)
+		return c.misused(stderr, "%v", err)
 	}
+	if coded, ok := errors.AsType[exitError](err); ok {
+		c.print(coded.error, stderr)
+		return coded.code
+	}
+	return c.print(err, stderr)
+}
+
+// print prints an error and returns the exit code of most commands for it.
+func (c command) print(err error, stderr io.Writer) int {
 	st, ok := status.FromError(err)
 	if !ok {
 		fmt.Fprintf(stderr, "nearcall %s: %s\n", c.name, strings.TrimPrefix(err.Error(), "nearcall: "))

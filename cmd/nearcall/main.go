@@ -4,6 +4,7 @@
 //	nearcall list TARGET [SERVICE]             list the services of a server, or the methods of one
 //	nearcall describe TARGET [SYMBOL]          print services, messages and enums as proto source
 //	nearcall call TARGET [METHOD] [JSON ...]   call a method with messages in JSON
+//	nearcall health TARGET [SERVICE]           ask a server, or one of its services, whether it serves
 //	nearcall proxy LISTEN TARGET               pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN
 //	nearcall top TARGET                        show what calls a server gets, by method, each second
 //	nearcall tour                              call one service by every path and compare with gRPC
@@ -20,6 +21,7 @@
 //
 // The exit code is 0, or 1 if something failed, also a write to stdout, 2 for a wrong command line,
 // 64 plus the code of the status if a call failed with one, and 130 if the command was interrupted.
+// Those of nearcall health are grpc-health-probe's.
 // If stdout is a pipe that nobody reads, the command ends as others do, by SIGPIPE.
 package main
 
@@ -57,6 +59,7 @@ type command struct {
 	name, args, about string
 	more              string // what help adds to the flags
 	exits             string // the exit codes, as help prints them; "" for those of most commands
+	misuse            int    // the exit code for a wrong command line; 0 for exitUsage
 	least, most       int    // how many arguments it takes besides flags
 	setup             func(*flag.FlagSet) job
 }
@@ -70,7 +73,7 @@ type job struct {
 	complete func(ctx context.Context, args []string, begun string) []string
 }
 
-var commands = []command{listCommand, describeCommand, callCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
+var commands = []command{listCommand, describeCommand, callCommand, healthCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
 
 // run executes the command line and returns the exit code. Output that cannot be written is an
 // error.
@@ -124,13 +127,13 @@ func (c command) run(ctx context.Context, args []string, std stdio) int {
 		c.help(std.out)
 		return exitOK
 	case err != nil:
-		return misused(std.err, "nearcall %s: %v%s; 'nearcall help %s' lists the flags", c.name, err, meantFlag(flags, err), c.name)
+		return c.misused(std.err, "%v%s; 'nearcall help %s' lists the flags", err, meantFlag(flags, err), c.name)
 	case len(rest) < c.least:
-		return misused(std.err, "nearcall %s: too few arguments; usage: %s", c.name, c.usage())
+		return c.misused(std.err, "too few arguments; usage: %s", c.usage())
 	case len(rest) > c.most && c.most == 0:
-		return misused(std.err, "nearcall %s: unexpected argument %q; it takes flags only", c.name, rest[0])
+		return c.misused(std.err, "unexpected argument %q; it takes flags only", rest[0])
 	case len(rest) > c.most:
-		return misused(std.err, "nearcall %s: unexpected argument %q; usage: %s", c.name, rest[c.most], c.usage())
+		return c.misused(std.err, "unexpected argument %q; usage: %s", rest[c.most], c.usage())
 	}
 	return c.exit(ctx, job.do(ctx, rest, std), std.err)
 }
