@@ -42,6 +42,7 @@ type callFlags struct {
 // callJob adds the flags of nearcall call to flags.
 func callJob(flags *flag.FlagSet) job {
 	f := &callFlags{connFlags: newConnFlags(flags)}
+	f.addFiles(flags)
 	flags.Func("d", "send these `messages`: JSON, one after the other; @FILE is a file that has them, and @, @- or - is stdin", func(s string) error {
 		f.data = &s
 		return nil
@@ -84,7 +85,7 @@ func (p *remote) offerMethods(w io.Writer) error {
 	for _, name := range names {
 		fmt.Fprintln(w, name)
 	}
-	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.target))
+	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.again))
 }
 
 // A caller makes one call.
@@ -100,7 +101,7 @@ type caller struct {
 func (c *caller) call(ctx context.Context, data *string, args []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in := &input{target: c.target, desc: c.method.Input(), types: c.schema.Types}
+	in := &input{target: c.again, desc: c.method.Input(), types: c.schema.Types}
 	from, err := c.source(data, args)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"flag"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
@@ -32,6 +34,8 @@ type connFlags struct {
 	serverName, authority, userAgent string
 	skipVerify, plaintext            bool
 	maxSize                          int
+
+	protos, sets, importPaths pathList
 }
 
 func newConnFlags(flags *flag.FlagSet) *connFlags {
@@ -43,6 +47,36 @@ func newConnFlags(flags *flag.FlagSet) *connFlags {
 	flags.StringVar(&f.userAgent, "user-agent", "", "send this `text` before nearcall's own user agent")
 	flags.IntVar(&f.maxSize, "max-msg-sz", 4<<20, "refuse replies that are larger than this number of `bytes`")
 	return f
+}
+
+// addFiles adds the flags for files that describe the server's services, as grpcurl has them.
+func (f *connFlags) addFiles(flags *flag.FlagSet) {
+	flags.Var(&f.protos, "proto", "take the services from this .proto `file` instead of the server's reflection; can be repeated")
+	flags.Var(&f.importPaths, "import-path", "look for imports of -proto in this `folder`; can be repeated; without it, in the current folder and those of the files")
+	flags.Var(&f.sets, "protoset", "take the services from this `file` of protoc -o or buf build instead of the server's reflection; can be repeated")
+}
+
+// files returns the files of the flags, nil without such flags.
+func (f *connFlags) files(ctx context.Context) (*protoregistry.Files, error) {
+	switch {
+	case len(f.protos) > 0 && len(f.sets) > 0:
+		return nil, usageError("-proto contradicts -protoset")
+	case len(f.importPaths) > 0 && len(f.protos) == 0:
+		return nil, usageError("-import-path needs -proto")
+	case len(f.protos) > 0:
+		files, err := schema.Compile(ctx, f.protos, f.importPaths)
+		if err != nil {
+			return nil, fmt.Errorf("-proto: %w", err)
+		}
+		return files, nil
+	case len(f.sets) > 0:
+		files, err := schema.Load(f.sets)
+		if err != nil {
+			return nil, fmt.Errorf("-protoset: %w", err)
+		}
+		return files, nil
+	}
+	return nil, nil
 }
 
 // addTLS adds the flags for TLS to flags.
@@ -64,6 +98,8 @@ type remote struct {
 	target string
 	conn   *nearcall.ClientConn
 	schema *schema.Server
+	where  string // where the schema is, for errors: at the target or in files
+	again  string // the flags for files, and the target, for commands that errors recommend
 	close  func()
 }
 
@@ -77,6 +113,10 @@ func (f *connFlags) open(ctx context.Context, target string) (context.Context, *
 		return nil, nil, usageError(fmt.Sprintf("-max-msg-sz %d: no reply is that small", f.maxSize))
 	}
 	creds, err := f.credentials(target)
+	if err != nil {
+		return nil, nil, err
+	}
+	files, err := f.files(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,9 +141,19 @@ func (f *connFlags) open(ctx context.Context, target string) (context.Context, *
 	if len(f.headers) > 0 {
 		ctx = metadata.NewOutgoingContext(ctx, metadata.MD(f.headers))
 	}
-	p := &remote{target: target, conn: conn, schema: schema.New(ctx, conn, grpc.MaxCallRecvMsgSize(max(f.maxSize, maxDescription)))}
+	p := &remote{target: target, conn: conn, where: "at " + target, again: target}
+	var describer grpc.ClientConnInterface = conn
+	limit, stop := max(f.maxSize, maxDescription), func() {}
+	if files != nil {
+		p.where = "in " + strings.Join(append(f.protos, f.sets...), ", ")
+		p.again = f.protos.flags("-proto") + f.importPaths.flags("-import-path") + f.sets.flags("-protoset") + target
+		describer, stop = schema.Local(files)
+		limit = math.MaxInt32
+	}
+	p.schema = schema.New(ctx, describer, grpc.MaxCallRecvMsgSize(limit))
 	p.close = func() {
 		p.schema.Close()
+		stop()
 		_ = conn.Close()
 		cancel()
 	}

@@ -14,7 +14,8 @@
 //
 // TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
 // and quic:HOST:PORT for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
-// servers. The server must have gRPC's server reflection.
+// servers. The server must have gRPC's server reflection, or list, describe and call take its services from
+// the files of -proto or -protoset.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
