@@ -6,6 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/proxy"
@@ -14,8 +19,10 @@ import (
 var proxyCommand = command{
 	name: "proxy", args: "LISTEN TARGET", about: "pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN",
 	least: 2, most: 2, setup: proxyJob,
-	more: "LISTEN is what nearcall.Listen takes: tcp:HOST:PORT, unix:PATH or shm:PATH. Clients of nearcall and\n" +
-		"ordinary gRPC clients can connect there, so that grpcurl, for example, reaches a server on shm:PATH.\n" +
+	more: "LISTEN is what nearcall.Listen takes: tcp:HOST:PORT, unix:PATH, shm:PATH, ws://HOST:PORT/PATH or\n" +
+		"quic:HOST:PORT. Clients of nearcall and ordinary gRPC clients can connect there, so that grpcurl, for\n" +
+		"example, reaches a server on shm:PATH. With port 0 the system chooses one. The command prints where it\n" +
+		"listens, after it has reached TARGET. TARGET can go away later, and come back.\n" +
 		"HTTP/1.1 clients, such as curl, cannot: they call the server itself.\n" +
 		"Calls are passed on as they are, compressed ones if by gzip; the server sees the proxy as its peer.\n" +
 		"Ctrl-C ends the command.\n",
@@ -30,6 +37,9 @@ func proxyJob(flags *flag.FlagSet) job {
 	return job{do: func(ctx context.Context, args []string, std stdio) error {
 		if args[0] == args[1] {
 			return usageError(fmt.Sprintf("LISTEN and TARGET are both %q: the proxy would connect to itself, again and again", args[0]))
+		}
+		if scheme, _, _ := strings.Cut(strings.ToLower(args[0]), ":"); *cert == "" && (scheme == "wss" || scheme == "quic") {
+			return usageError(fmt.Sprintf("clients of %q use TLS, for which the proxy needs -listen-cert and -listen-key", args[0]))
 		}
 		opts, err := f.forProxy(args[1])
 		if err != nil {
@@ -50,6 +60,10 @@ func proxyJob(flags *flag.FlagSet) job {
 		if err != nil {
 			return err
 		}
+		if err := reach(ctx, args[1], opts); err != nil {
+			_ = lis.Close()
+			return err
+		}
 		stopped := context.AfterFunc(ctx, p.Stop)
 		defer stopped()
 		fmt.Fprintf(std.err, "nearcall: clients on %s call %s\n", lis.Target(), args[1])
@@ -60,6 +74,28 @@ func proxyJob(flags *flag.FlagSet) job {
 		p.Stop()
 		return err
 	}}
+}
+
+// reachTime is how long a target may take to answer the first connection.
+const reachTime = 20 * time.Second
+
+// reach connects to target, and returns why that fails, if it does.
+func reach(ctx context.Context, target string, opts []nearcall.DialOption) error {
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if connect(ctx, conn) {
+		return nil
+	}
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, new(healthpb.HealthCheckRequest)) // only its error tells the reason
+	if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
+		return nil // it was reached in the meantime
+	}
+	return (&remote{target: target}).hint(err)
 }
 
 // forProxy returns the options with which a proxy dials target.
