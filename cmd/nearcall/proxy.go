@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -38,12 +37,19 @@ func proxyJob(flags *flag.FlagSet) job {
 		if args[0] == args[1] {
 			return usageError(fmt.Sprintf("LISTEN and TARGET are both %q: the proxy would connect to itself, again and again", args[0]))
 		}
-		if scheme, _, _ := strings.Cut(strings.ToLower(args[0]), ":"); *cert == "" && (scheme == "wss" || scheme == "quic") {
+		if scheme := schemeOf(args[0]); *cert == "" && (scheme == "wss" || scheme == "quic") {
 			return usageError(fmt.Sprintf("clients of %q use TLS, for which the proxy needs -listen-cert and -listen-key", args[0]))
 		}
-		opts, err := f.forProxy(args[1])
+		if err := reachable(args[1]); err != nil {
+			return err
+		}
+		creds, err := f.credentials(args[1])
 		if err != nil {
 			return err
+		}
+		var opts []nearcall.DialOption
+		if creds != nil {
+			opts = append(opts, nearcall.WithTransportCredentials(creds))
 		}
 		own, err := listenerOptions(*cert, *key)
 		if err != nil {
@@ -53,7 +59,7 @@ func proxyJob(flags *flag.FlagSet) job {
 		if err != nil {
 			return err
 		}
-		if scheme, _, _ := strings.Cut(args[0], ":"); strings.EqualFold(scheme, "inproc") {
+		if schemeOf(args[0]) == "inproc" {
 			return usageError(fmt.Sprintf("cannot listen on %q: nothing but the proxy itself could connect; write tcp:HOST:PORT or unix:PATH", args[0]))
 		}
 		lis, err := nearcall.Listen(args[0])
@@ -62,7 +68,7 @@ func proxyJob(flags *flag.FlagSet) job {
 		}
 		if err := reach(ctx, args[1], opts); err != nil {
 			_ = lis.Close()
-			return err
+			return (&remote{target: args[1], secure: isTLS(creds)}).hint(err)
 		}
 		stopped := context.AfterFunc(ctx, p.Stop)
 		defer stopped()
@@ -95,19 +101,7 @@ func reach(ctx context.Context, target string, opts []nearcall.DialOption) error
 	if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
 		return nil // it was reached in the meantime
 	}
-	return (&remote{target: target}).hint(err)
-}
-
-// forProxy returns the options with which a proxy dials target.
-func (f *connFlags) forProxy(target string) ([]nearcall.DialOption, error) {
-	if scheme, _, _ := strings.Cut(target, ":"); strings.EqualFold(scheme, "inproc") {
-		return nil, usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on LISTEN, too", target))
-	}
-	creds, err := f.credentials(target)
-	if err != nil || creds == nil {
-		return nil, err
-	}
-	return []nearcall.DialOption{nearcall.WithTransportCredentials(creds)}, nil
+	return err
 }
 
 // listenerOptions returns the options of a proxy's listener.

@@ -49,6 +49,7 @@ func TestProxyRefusesWhatItCannotJoin(t *testing.T) {
 		{"proxy", "tcp:127.0.0.1:0", "inproc:a"},
 		{"proxy", "tcp:127.0.0.1:0", "tcp:127.0.0.1:0"},
 		{"proxy", "tcp:127.0.0.1:0", "unix:"},
+		{"proxy", "tcp:127.0.0.1:0", "http://127.0.0.1:1"},
 		{"proxy", "quic:127.0.0.1:0", "tcp:127.0.0.1:1"},
 		{"proxy", "wss://127.0.0.1:0/", "tcp:127.0.0.1:1"},
 		{"proxy", "nonsense", "tcp:127.0.0.1:1"},
@@ -65,9 +66,8 @@ func TestProxyRefusesWhatItCannotJoin(t *testing.T) {
 // A target that cannot be reached is an error before a client connects.
 func TestProxyRefusesATargetThatItCannotReach(t *testing.T) {
 	for target, says := range map[string]string{
-		"tcp:127.0.0.1:1":    "nearcall: Unavailable: connection error: desc = \"tcp:127.0.0.1:1: dial tcp",
-		"127.0.0.1:1":        "nearcall: Unavailable: connection error: desc = \"transport: Error while dialing: dial tcp",
-		"http://127.0.0.1:1": "nearcall: Unavailable: invalid target address http://127.0.0.1:1",
+		"tcp:127.0.0.1:1": "nearcall: Unavailable: connection error: desc = \"tcp:127.0.0.1:1: dial tcp",
+		"127.0.0.1:1":     "nearcall: Unavailable: connection error: desc = \"transport: Error while dialing: dial tcp",
 	} {
 		fails(t, 64+14, says, "proxy", "tcp:127.0.0.1:0", target)
 	}
