@@ -2,7 +2,7 @@
 
 // Command operations is a server with what operators ask for: it takes its socket from systemd, or
 // shares its port with its successor, tells probes how it is, drains when it is stopped, reads
-// renewed certificates, limits the rate of calls, and knows its clients by their SPIFFE IDs.
+// renewed certificates, limits the rate of calls, counts them, and knows its clients by their SPIFFE IDs.
 // docs/operations.md has commands that show each.
 package main
 
@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/callstats"
 	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
 )
 
@@ -74,7 +75,9 @@ func main() {
 	if *rate > 0 {
 		opts = append(opts, nearcall.ChainUnaryInterceptor((&limiter{perSecond: *rate}).limit))
 	}
-	srv := nearcall.NewServer(opts...)
+	calls := callstats.New()
+	srv := nearcall.NewServer(append(opts, nearcall.ChainUnaryInterceptor(calls.UnaryInterceptor))...)
+	calls.Register(srv)
 	pb.RegisterGreeterServer(srv, greeter{})
 	reflection.Register(srv)
 	probed := health.NewServer()
