@@ -51,8 +51,8 @@ func TestHealthTellsAFailedCallFromNoConnection(t *testing.T) {
 	defer silent.Close()
 	fails(t, 2, "nearcall: DeadlineExceeded: ", "health", "-max-time", "100ms", "tcp:"+silent.Addr().String())
 	fails(t, 2, "nearcall: DeadlineExceeded: ", "health", "-max-time", "100ms", silent.Addr().String())
-	fails(t, 2, "nearcall: Unavailable: ", "health", "tcp:127.0.0.1:1")
-	fails(t, 2, "nearcall: Unavailable: ", "health", "127.0.0.1:1")
+	fails(t, 2, "nearcall: Unavailable: ", "health", "-max-time", "60", "tcp:127.0.0.1:1")
+	fails(t, 2, "nearcall: Unavailable: ", "health", "-max-time", "60", "127.0.0.1:1")
 }
 
 func TestHealthIsMisused(t *testing.T) {
