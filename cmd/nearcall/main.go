@@ -14,16 +14,16 @@
 //
 // TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
 // and quic:HOST:PORT for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
-// servers. The server must have gRPC's server reflection, or list, describe and call take its services from
-// the files of -proto or -protoset.
+// servers. The server must have gRPC's server reflection, or list, describe and call take its
+// services from the files of -proto or -protoset.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
 //
 // The exit code is 0, or 1 if something failed, also a write to stdout, 2 for a wrong command line,
 // 64 plus the code of the status if a call failed with one, and 130 if the command was interrupted.
-// Those of nearcall health are grpc-health-probe's.
-// If stdout is a pipe that nobody reads, the command ends as others do, by SIGPIPE.
+// Those of nearcall health are grpc-health-probe's. If stdout is a pipe that nobody reads, the
+// command ends as others do, by SIGPIPE.
 package main
 
 import (
@@ -183,7 +183,8 @@ func usage(w io.Writer) {
 		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.about)
 	}
 	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
-	fmt.Fprint(w, "\n"+exitCodes)
+	fmt.Fprint(w, "\nTARGET is unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH or quic:HOST:PORT of a nearcall server,\n"+
+		"or HOST:PORT of an ordinary gRPC server. A server without reflection needs -proto or -protoset.\n\n"+exitCodes)
 }
 
 func (c command) usage() string {

@@ -49,6 +49,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"help"}, exitOK, "usage: nearcall COMMAND", ""},
 		{[]string{"-h"}, exitOK, "usage: nearcall COMMAND", ""},
 		{[]string{"--help"}, exitOK, "tour", ""},
+		{[]string{"help"}, exitOK, "quic:HOST:PORT", ""},
 		{[]string{"-version"}, exitOK, "nearcall " + nearcall.Version, ""},
 		{[]string{"version"}, exitOK, "nearcall " + nearcall.Version, ""},
 		{[]string{"version", "-x"}, exitUsage, "", "-x"},

@@ -22,7 +22,7 @@ var proxyCommand = command{
 		"quic:HOST:PORT. Clients of nearcall and ordinary gRPC clients can connect there, so that grpcurl, for\n" +
 		"example, reaches a server on shm:PATH. With port 0 the system chooses one. The command prints where it\n" +
 		"listens, after it has reached TARGET. TARGET can go away later, and come back.\n" +
-		"HTTP/1.1 clients, such as curl, cannot: they call the server itself.\n" +
+		"Clients of Connect, gRPC-Web and JSON, such as curl, cannot: they call the server itself.\n" +
 		"Calls are passed on as they are, compressed ones if by gzip; the server sees the proxy as its peer.\n" +
 		"Ctrl-C ends the command.\n",
 }
