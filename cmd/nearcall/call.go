@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -21,22 +24,29 @@ import (
 var callCommand = command{
 	name: "call", args: "TARGET [METHOD] [JSON ...]", about: "call a method with messages in JSON",
 	least: 1, most: 1 << 30, setup: callJob,
-	more: "METHOD is pkg.Service/Method or pkg.Service.Method. Each JSON argument is a message. Without them\n" +
-		"messages are read from stdin if it is not a terminal, or if the argument is -, or if the method\n" +
+	more: "METHOD is pkg.Service/Method or pkg.Service.Method. Each JSON argument is a message. Without them and\n" +
+		"-d, messages are read from stdin if it is not a terminal, or if the argument is -, or if the method\n" +
 		"takes a stream. They are sent as they arrive. Without any message an empty one is sent, but not to\n" +
 		"a method that takes a stream.\n\n" +
-		"  nearcall call unix:/tmp/greeter.sock greet.Greeter/Greet '{\"name\": \"world\"}'\n",
+		"  nearcall call unix:/tmp/greeter.sock greet.Greeter/Greet '{\"name\": \"world\"}'\n" +
+		"  nearcall call -d @request.json unix:/tmp/greeter.sock greet.Greeter/Greet\n",
 }
 
 // callFlags are the flags of nearcall call.
 type callFlags struct {
 	*connFlags
+	data                      *string // nil without -d
 	verbose, compact, emitAll bool
 }
 
 // callJob adds the flags of nearcall call to flags.
 func callJob(flags *flag.FlagSet) job {
 	f := &callFlags{connFlags: newConnFlags(flags)}
+	f.addFiles(flags)
+	flags.Func("d", "send these `messages`: JSON, one after the other; @FILE is a file that has them, and @, @- or - is stdin", func(s string) error {
+		f.data = &s
+		return nil
+	})
 	flags.BoolVar(&f.verbose, "v", false, "print the headers that are sent (>) and the headers and trailers that arrive (<) on stderr")
 	flags.BoolVar(&f.compact, "compact", false, "print each reply in one line")
 	flags.BoolVar(&f.emitAll, "emit-defaults", false, "print fields that have their default values, too")
@@ -63,7 +73,7 @@ func (f *callFlags) do(ctx context.Context, args []string, std stdio) error {
 	}
 	c := &caller{remote: p, method: method, std: std, verbose: f.verbose, out: newOutput(p.schema.Types, std.err)}
 	c.out.compact, c.out.emitAll = f.compact, f.emitAll
-	return c.call(ctx, args[2:])
+	return c.call(ctx, f.data, args[2:])
 }
 
 // offerMethods prints the methods, and returns an error that asks for one of them.
@@ -75,7 +85,7 @@ func (p *remote) offerMethods(w io.Writer) error {
 	for _, name := range names {
 		fmt.Fprintln(w, name)
 	}
-	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.target))
+	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.again))
 }
 
 // A caller makes one call.
@@ -87,29 +97,27 @@ type caller struct {
 	verbose bool
 }
 
-// call makes the call with the messages in args or from stdin.
-func (c *caller) call(ctx context.Context, args []string) error {
+// call makes the call with the messages of -d, in args or from stdin.
+func (c *caller) call(ctx context.Context, data *string, args []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in := &input{target: c.target, desc: c.method.Input(), types: c.schema.Types}
-	streams, stdin := c.method.IsStreamingClient(), len(args) == 1 && args[0] == "-"
-	if len(args) == 0 {
-		stdin = streams || !isTerminal(c.std.in)
-	} else if !stdin && slices.Contains(args, "-") {
-		return usageError("- stands for messages from stdin, and other messages cannot be beside it")
+	in := &input{target: c.again, desc: c.method.Input(), types: c.schema.Types}
+	from, err := c.source(data, args)
+	if err != nil {
+		return err
 	}
-	if !stdin {
+	if from == nil {
 		messages, err := in.args(args)
 		if err != nil {
 			return err
 		}
 		return c.callWith(ctx, cancel, messages, nil)
 	}
-	if isTerminal(c.std.in) {
+	if isTerminal(from) {
 		fmt.Fprintln(c.std.err, "nearcall: messages are read from the terminal; Ctrl-D ends them")
 	}
-	items := in.read(ctx, c.std.in)
-	if streams {
+	items := in.read(ctx, from)
+	if c.method.IsStreamingClient() {
 		return c.callWith(ctx, cancel, nil, items)
 	}
 	messages, err := collect(ctx, items)
@@ -117,6 +125,33 @@ func (c *caller) call(ctx context.Context, args []string) error {
 		return err
 	}
 	return c.callWith(ctx, cancel, messages, nil)
+}
+
+// source returns what the messages are read from, or nil if args are the messages.
+func (c *caller) source(data *string, args []string) (io.Reader, error) {
+	if data == nil {
+		switch {
+		case len(args) == 1 && args[0] == "-", len(args) == 0 && (c.method.IsStreamingClient() || !isTerminal(c.std.in)):
+			return c.std.in, nil
+		case slices.Contains(args, "-"):
+			return nil, usageError("- stands for messages from stdin, and other messages cannot be beside it")
+		}
+		return nil, nil
+	}
+	file, isFile := strings.CutPrefix(*data, "@")
+	switch {
+	case len(args) > 0:
+		return nil, usageError("-d has the messages, and other messages cannot be beside it")
+	case *data == "-", isFile && (file == "" || file == "-"):
+		return c.std.in, nil
+	case isFile:
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("-d: %w", err)
+		}
+		return bytes.NewReader(text), nil
+	}
+	return strings.NewReader(*data), nil
 }
 
 // collect returns the items, but no more than two: the method takes one message, so a second one

@@ -27,6 +27,10 @@ func callWith(t *testing.T, stdin string, args ...string) (code int, stdout, std
 
 // TestCallMakesEachKindOfCall checks the replies to messages from arguments and from stdin.
 func TestCallMakesEachKindOfCall(t *testing.T) {
+	file := filepath.Join(tempDir(t), "messages.json")
+	if err := os.WriteFile(file, []byte("{}\n{\"item\":\"tea\"}\n{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const order = "{\n  \"id\": \"1\",\n  \"item\": \"tea\",\n  \"quantity\": 2\n}\n"
 	for _, c := range []struct {
 		name, method, stdin string
@@ -41,6 +45,13 @@ func TestCallMakesEachKindOfCall(t *testing.T) {
 			`{"customer":"ann"}` + "\n" + `{"id":"1","customer":"ann"}` + "\n" + `{"id":"2","customer":"ann"}` + "\n"},
 		{"client stream", "Import", "", []string{`{}`, `{"item":"tea"}`, `{}`}, "{\n  \"placed\": 3\n}\n"},
 		{"client stream from stdin", "Import", `{} {"item":"tea"}{}` + "\n{}", nil, "{\n  \"placed\": 4\n}\n"},
+		{"client stream of -d", "Import", "", []string{"-d", `{} {"item":"tea"}`}, "{\n  \"placed\": 2\n}\n"},
+		{"client stream of -d with no messages", "Import", "{}", []string{"-d", ""}, "{}\n"},
+		{"client stream from a file", "Import", "", []string{"-d", "@" + file}, "{\n  \"placed\": 3\n}\n"},
+		{"unary of -d", "Place", "", []string{"-d", `{"item":"tea","quantity":2}`}, order},
+		{"unary from stdin as for grpcurl", "Place", `{"item":"tea","quantity":2}`, []string{"-d", "@"}, order},
+		{"unary from stdin as for buf", "Place", `{"item":"tea","quantity":2}`, []string{"-d", "@-"}, order},
+		{"unary from stdin of -d", "Place", `{"item":"tea","quantity":2}`, []string{"-d", "-"}, order},
 		{"client stream without messages", "Import", "", nil, "{}\n"},
 		{"both", "Haggle", "", []string{"-compact", `{"cents":1}`, `{"cents":100}`}, `{"askCents":100}` + "\n" + `{"accepted":true,"askCents":100}` + "\n"},
 		{"both from stdin", "Haggle", `{"cents":1}`, []string{"-compact"}, `{"askCents":100}` + "\n"},
@@ -215,6 +226,9 @@ func TestBadMessagesAreExplained(t *testing.T) {
 		{place, "", []string{`{}`, `{}`}, 1, "Place takes one message, and there are more"},
 		{place, `{}{}`, nil, 1, "Place takes one message, and there are more"},
 		{place, "", []string{`{}`, `-`}, 2, "- stands for messages from stdin"},
+		{place, "", []string{"-d", `{}`, `{}`}, 2, "-d has the messages, and other messages cannot be beside it"},
+		{place, "", []string{"-d", "@no/such/file"}, 1, "nearcall call: -d: open no/such/file: "},
+		{place, "", []string{"-d", `{} {}`}, 1, "Place takes one message, and there are more"},
 		{imports, `{} {"quantity":1.5}`, nil, 1, "message 2 is not a nearcall.examples.orders.PlaceRequest: "},
 		{imports, "", []string{`{}`, `{`}, 1, "message 2 is not JSON: it ends too early"},
 		{orders + "/Haggle", `{"cents":`, nil, 1, "message 1 is not JSON: it ends too early"},
@@ -296,7 +310,7 @@ func TestLargeRepliesAreRefused(t *testing.T) {
 	onEveryPath(t, withPlainShop, func(t *testing.T, target string) {
 		// The limit does not hold for the replies of reflection.
 		item := strings.Repeat("x", 20_000)
-		fails(t, 64+8, "ResourceExhausted", "call", "-max-msg-sz", "20000", target, orders+"/Place", `{"item":"`+item+`"}`)
+		fails(t, 64+8, "; -max-msg-sz lets larger replies in", "call", "-max-msg-sz", "20000", target, orders+"/Place", `{"item":"`+item+`"}`)
 		succeeds(t, "call", "-max-msg-sz", "200", target, orders+"/Place", "{}")
 	})
 }

@@ -31,7 +31,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"completion", ""}, []string{"bash", "zsh", "fish"}},
 		{[]string{"call", "-max"}, []string{"-max-time", "-max-msg-sz"}},
 		{[]string{"call", "-max-time", ""}, nil},
-		{[]string{"list", ""}, []string{"unix:", "shm:", "tcp:", "ws://", "grpc:"}},
+		{[]string{"list", ""}, []string{"unix:", "shm:", "tcp:", "ws://", "quic:", "grpc:"}},
 		{[]string{"list", "u"}, []string{"unix:", "unix-abstract:"}},
 		{[]string{"list", target, "near"}, []string{orders}},
 		{[]string{"call", "-max-time", "5", target, orders + "/P"}, []string{orders + "/Place"}},

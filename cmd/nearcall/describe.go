@@ -25,6 +25,7 @@ var describeCommand = command{
 // describeJob adds the flags of nearcall describe to flags.
 func describeJob(flags *flag.FlagSet) job {
 	f := newConnFlags(flags)
+	f.addFiles(flags)
 	return job{
 		do: func(ctx context.Context, args []string, std stdio) error {
 			_, p, err := f.open(ctx, args[0])
@@ -68,7 +69,7 @@ func (p *remote) describe(w io.Writer, symbol string) error {
 	if strings.HasSuffix(symbol, ".proto") {
 		d, err := p.schema.FindFileByPath(symbol)
 		if errors.Is(err, protoregistry.NotFound) {
-			return fmt.Errorf("there is no file %q at %s", symbol, p.target)
+			return fmt.Errorf("there is no file %q %s", symbol, p.where)
 		}
 		if err == nil {
 			printSource(w, d)
@@ -133,7 +134,7 @@ func (p *remote) noSymbol(symbol string) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("there is no %q at %s%s; give the full name of a service, method, message or enum", symbol, p.target, didYouMean(symbol, names))
+	return fmt.Errorf("there is no %q %s%s; give the full name of a service, method, message or enum", symbol, p.where, didYouMean(symbol, names))
 }
 
 // symbols returns the names of the services, of their methods, and of the methods' messages.

@@ -148,7 +148,7 @@ message Half {
 func TestUnknownDetailsDoNotHideTheStatus(t *testing.T) {
 	onEveryPath(t, withBoxes(t), func(t *testing.T, target string) {
 		code, stdout, stderr := callWith(t, "", target, "box.Boxes/Echo", `{"must":"fail"}`)
-		if code != 64+15 || stdout != "" || !strings.HasPrefix(stderr, "nearcall: the server does not describe not.known, and so its fields are not printed\n"+
+		if code != 64+15 || stdout != "" || !strings.HasPrefix(stderr, "nearcall: nothing describes not.known, and so its fields are not printed\n"+
 			"nearcall: DataLoss: fail\n{\n  \"@type\": \"example.com/not.known\"\n}\na detail of type x/box.Inner cannot be printed: ") {
 			t.Errorf("exit code %d, stdout %q, stderr\n%s", code, stdout, stderr)
 		}

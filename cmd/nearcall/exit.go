@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,10 @@ const (
 	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
 )
 
+// exitCodes are the exit codes, as help prints them.
+const exitCodes = "exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted; if a call failed, 64 plus the\n" +
+	"code of its status: 68 DeadlineExceeded, 76 Unimplemented, 78 Unavailable\n"
+
 // A usageError is an error in the command line, such as a flag's value.
 type usageError string
 
@@ -28,6 +33,17 @@ func (e usageError) Error() string { return string(e) }
 func misused(stderr io.Writer, format string, args ...any) int {
 	fmt.Fprintf(stderr, format+"\n", args...)
 	return exitUsage
+}
+
+// misused reports a wrong use of the command, and returns the exit code.
+func (c command) misused(stderr io.Writer, format string, args ...any) int {
+	return cmp.Or(c.misuse, misused(stderr, "nearcall "+c.name+": "+format, args...))
+}
+
+// An exitError is an error with an exit code of its command's own.
+type exitError struct {
+	error
+	code int
 }
 
 // A failedCall is the status with which a call ended, and its details in JSON.
@@ -49,8 +65,17 @@ func (c command) exit(ctx context.Context, err error, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "nearcall %s: interrupted\n", c.name)
 		return exitInterrupted
 	case errors.As(err, &bad):
-		return misused(stderr, "nearcall %s: %v", c.name, err)
+		return c.misused(stderr, "%v", err)
 	}
+	if coded, ok := errors.AsType[exitError](err); ok {
+		c.print(coded.error, stderr)
+		return coded.code
+	}
+	return c.print(err, stderr)
+}
+
+// print prints an error and returns the exit code of most commands for it.
+func (c command) print(err error, stderr io.Writer) int {
 	st, ok := status.FromError(err)
 	if !ok {
 		fmt.Fprintf(stderr, "nearcall %s: %s\n", c.name, strings.TrimPrefix(err.Error(), "nearcall: "))

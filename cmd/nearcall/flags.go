@@ -66,6 +66,27 @@ func (h headers) Set(s string) error {
 	return nil
 }
 
+// A pathList is the value of a flag that takes a path and can be repeated.
+type pathList []string
+
+// String implements [flag.Value].
+func (p *pathList) String() string { return "" }
+
+// Set implements [flag.Value].
+func (p *pathList) Set(s string) error {
+	*p = append(*p, s)
+	return nil
+}
+
+// flags returns the flags with the name that set p.
+func (p pathList) flags(name string) string {
+	var b strings.Builder
+	for _, path := range p {
+		fmt.Fprintf(&b, "%s %s ", name, path)
+	}
+	return b.String()
+}
+
 // fromBase64 decodes either alphabet, with or without padding.
 func fromBase64(s string) ([]byte, error) {
 	s = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(s, "="))

@@ -3,17 +3,24 @@ module github.com/nearcall/nearcall/cmd/nearcall
 go 1.26.0
 
 require (
+	github.com/bufbuild/protocompile v0.14.1
 	github.com/jhump/protoreflect/v2 v2.0.0
 	github.com/nearcall/nearcall v0.0.0
+	github.com/nearcall/nearcall/quic v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
 
 require (
+	github.com/quic-go/quic-go v0.65.0 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
 
 replace github.com/nearcall/nearcall => ../..
+
+replace github.com/nearcall/nearcall/quic => ../../quic

@@ -19,6 +19,7 @@ var listCommand = command{
 // listJob adds the flags of nearcall list to flags.
 func listJob(flags *flag.FlagSet) job {
 	f := newConnFlags(flags)
+	f.addFiles(flags)
 	return job{
 		do: func(ctx context.Context, args []string, std stdio) error {
 			_, p, err := f.open(ctx, args[0])
@@ -65,7 +66,7 @@ func (p *remote) service(name string) (protoreflect.ServiceDescriptor, error) {
 	}
 	s, ok := d.(protoreflect.ServiceDescriptor)
 	if !ok {
-		return nil, fmt.Errorf("%s is not a service; 'nearcall list %s' lists them", name, p.target)
+		return nil, fmt.Errorf("%s is not a service; 'nearcall list %s' lists them", name, p.again)
 	}
 	return s, nil
 }
@@ -81,7 +82,7 @@ func (p *remote) noService(name string) error {
 			return fmt.Errorf("the server has the service %s, but its reflection does not describe it", name)
 		}
 	}
-	return fmt.Errorf("there is no service %q at %s%s; 'nearcall list %s' lists them", name, p.target, didYouMean(name, services), p.target)
+	return fmt.Errorf("there is no service %q %s%s; 'nearcall list %s' lists them", name, p.where, didYouMean(name, services), p.again)
 }
 
 // method returns the method with a name, which is written pkg.Service/Method or
@@ -103,7 +104,7 @@ func (p *remote) method(name string) (protoreflect.MethodDescriptor, error) {
 	m := s.Methods().ByName(protoreflect.Name(name[cut+1:]))
 	if m == nil {
 		return nil, fmt.Errorf("%s has no method %q%s; 'nearcall list %s %s' lists them",
-			s.FullName(), name[cut+1:], didYouMean(name[cut+1:], methodNames(s)), p.target, s.FullName())
+			s.FullName(), name[cut+1:], didYouMean(name[cut+1:], methodNames(s)), p.again, s.FullName())
 	}
 	return m, nil
 }

@@ -15,7 +15,7 @@ type load struct {
 const (
 	probeTime = 60 * time.Millisecond
 
-	// At a load of busyShare or more the summary shows no figures, because the compared paths did
+	// At a load of busyShare or more the figures come with a warning, because the compared paths did
 	// not have equal use of the processors.
 	busyShare = 0.15
 )

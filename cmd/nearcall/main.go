@@ -4,24 +4,30 @@
 //	nearcall list TARGET [SERVICE]             list the services of a server, or the methods of one
 //	nearcall describe TARGET [SYMBOL]          print services, messages and enums as proto source
 //	nearcall call TARGET [METHOD] [JSON ...]   call a method with messages in JSON
+//	nearcall health TARGET [SERVICE]           ask a server, or one of its services, whether it serves
 //	nearcall proxy LISTEN TARGET               pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN
 //	nearcall top TARGET                        show what calls a server gets, by method, each second
 //	nearcall tour                              call one service by every path and compare with gRPC
 //	nearcall completion bash|zsh|fish          print a completion script for a shell
+//	nearcall version                           print the version, and the revision that it was built of
 //	nearcall help [COMMAND]                    list the commands, or the flags of one
 //
-// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT and
-// ws://HOST:PORT/PATH for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
-// servers. The server must have gRPC's server reflection.
+// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
+// and quic:HOST:PORT for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
+// servers. The server must have gRPC's server reflection, or list, describe and call take its
+// services from the files of -proto or -protoset.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
 //
-// The exit code is 0, or 1 if something failed, 2 for a wrong command line, 64 plus the code
-// of the status if a call failed with one, and 130 if the command was interrupted.
+// The exit code is 0, or 1 if something failed, also a write to stdout, 2 for a wrong command line,
+// 64 plus the code of the status if a call failed with one, and 130 if the command was interrupted.
+// Those of nearcall health are grpc-health-probe's. If stdout is a pipe that nobody reads, the
+// command ends as others do, by SIGPIPE.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,10 +35,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
-	"github.com/nearcall/nearcall"
+	_ "github.com/nearcall/nearcall/quic" // for quic: targets
 )
 
 func main() {
@@ -54,6 +59,8 @@ type stdio struct {
 type command struct {
 	name, args, about string
 	more              string // what help adds to the flags
+	exits             string // the exit codes, as help prints them; "" for those of most commands
+	misuse            int    // the exit code for a wrong command line; 0 for exitUsage
 	least, most       int    // how many arguments it takes besides flags
 	setup             func(*flag.FlagSet) job
 }
@@ -67,10 +74,23 @@ type job struct {
 	complete func(ctx context.Context, args []string, begun string) []string
 }
 
-var commands = []command{listCommand, describeCommand, callCommand, proxyCommand, topCommand, tourCommand, completionCommand}
+var commands = []command{listCommand, describeCommand, callCommand, healthCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
 
-// run executes the command line and returns the exit code.
+// run executes the command line and returns the exit code. Output that cannot be written is an
+// error.
 func run(ctx context.Context, args []string, std stdio) int {
+	out := &sink{Writer: std.out}
+	std.out = out
+	code := dispatch(ctx, args, std)
+	if code == exitOK && out.err != nil {
+		fmt.Fprintf(std.err, "nearcall: %v\n", out.err)
+		return exitFailed
+	}
+	return code
+}
+
+// dispatch executes the command that the first argument names.
+func dispatch(ctx context.Context, args []string, std stdio) int {
 	top := flag.NewFlagSet("nearcall", flag.ContinueOnError)
 	top.SetOutput(io.Discard)
 	version := top.Bool("version", false, "print the version")
@@ -80,8 +100,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 	case err != nil:
 		return misused(std.err, "nearcall: %v; 'nearcall help' lists what there is", err)
 	case *version:
-		fmt.Fprintf(std.out, "nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		return exitOK
+		return versionCommand.run(ctx, nil, std)
 	case top.NArg() == 0:
 		usage(std.err)
 		return exitUsage
@@ -109,13 +128,13 @@ func (c command) run(ctx context.Context, args []string, std stdio) int {
 		c.help(std.out)
 		return exitOK
 	case err != nil:
-		return misused(std.err, "nearcall %s: %v%s; 'nearcall help %s' lists the flags", c.name, err, meantFlag(flags, err), c.name)
+		return c.misused(std.err, "%v%s; 'nearcall help %s' lists the flags", err, meantFlag(flags, err), c.name)
 	case len(rest) < c.least:
-		return misused(std.err, "nearcall %s: too few arguments; usage: %s", c.name, c.usage())
+		return c.misused(std.err, "too few arguments; usage: %s", c.usage())
 	case len(rest) > c.most && c.most == 0:
-		return misused(std.err, "nearcall %s: unexpected argument %q; it takes flags only", c.name, rest[0])
+		return c.misused(std.err, "unexpected argument %q; it takes flags only", rest[0])
 	case len(rest) > c.most:
-		return misused(std.err, "nearcall %s: unexpected argument %q; usage: %s", c.name, rest[c.most], c.usage())
+		return c.misused(std.err, "unexpected argument %q; usage: %s", rest[c.most], c.usage())
 	}
 	return c.exit(ctx, job.do(ctx, rest, std), std.err)
 }
@@ -164,23 +183,36 @@ func usage(w io.Writer) {
 		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.about)
 	}
 	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
-	fmt.Fprintf(w, "  %-11s %s\n", "-version", "print the version")
+	fmt.Fprint(w, "\nTARGET is unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH or quic:HOST:PORT of a nearcall server,\n"+
+		"or HOST:PORT of an ordinary gRPC server. A server without reflection needs -proto or -protoset.\n\n"+exitCodes)
 }
 
 func (c command) usage() string {
-	s := "nearcall " + c.name + " [flags]"
+	s := "nearcall " + c.name
+	if flags, _ := c.flags(); hasFlags(flags) {
+		s += " [flags]"
+	}
 	if c.args != "" {
 		s += " " + c.args
 	}
 	return s
 }
 
+func hasFlags(flags *flag.FlagSet) (has bool) {
+	flags.VisitAll(func(*flag.Flag) { has = true })
+	return has
+}
+
 func (c command) help(w io.Writer) {
 	flags, _ := c.flags()
-	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n\n", c.name, c.about, c.usage())
-	flags.SetOutput(w)
-	flags.PrintDefaults()
+	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n", c.name, c.about, c.usage())
+	if hasFlags(flags) {
+		fmt.Fprintln(w)
+		flags.SetOutput(w)
+		flags.PrintDefaults()
+	}
 	if c.more != "" {
 		fmt.Fprintf(w, "\n%s", c.more)
 	}
+	fmt.Fprint(w, "\n"+cmp.Or(c.exits, exitCodes))
 }

@@ -17,6 +17,10 @@ func TestMain(m *testing.M) {
 	if beTheProcess() {
 		return
 	}
+	if os.Getenv(commandEnv) != "" {
+		main()
+		return
+	}
 	if os.Getenv(busyEnv) != "" {
 		beBusy()
 		return
@@ -45,7 +49,12 @@ func TestArguments(t *testing.T) {
 		{[]string{"help"}, exitOK, "usage: nearcall COMMAND", ""},
 		{[]string{"-h"}, exitOK, "usage: nearcall COMMAND", ""},
 		{[]string{"--help"}, exitOK, "tour", ""},
+		{[]string{"help"}, exitOK, "quic:HOST:PORT", ""},
 		{[]string{"-version"}, exitOK, "nearcall " + nearcall.Version, ""},
+		{[]string{"version"}, exitOK, "nearcall " + nearcall.Version, ""},
+		{[]string{"version", "-x"}, exitUsage, "", "-x"},
+		{[]string{"help"}, exitOK, "exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted", ""},
+		{[]string{"help", "list"}, exitOK, "78 Unavailable", ""},
 		{[]string{"help", "tour"}, exitOK, "-json", ""},
 		{[]string{"tour", "-h"}, exitOK, "-json", ""},
 		{[]string{"help", "tuor"}, exitUsage, "", `no command "tuor"`},

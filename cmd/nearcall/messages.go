@@ -17,7 +17,7 @@ import (
 
 // An input makes messages of the JSON that a user passes.
 type input struct {
-	target string
+	target string // what follows the name of a command that looks at the same server
 	desc   protoreflect.MessageDescriptor
 	types  protoresolve.SerializationResolver
 }

@@ -28,6 +28,9 @@ func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTermina
 // isTerminal reports whether a reader or writer is a terminal, or another device but the null
 // device.
 func isTerminal(w any) bool {
+	if out, ok := w.(*sink); ok {
+		w = out.Writer
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

@@ -5,7 +5,11 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
-	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/proxy"
@@ -14,9 +18,11 @@ import (
 var proxyCommand = command{
 	name: "proxy", args: "LISTEN TARGET", about: "pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN",
 	least: 2, most: 2, setup: proxyJob,
-	more: "LISTEN is what nearcall.Listen takes: tcp:HOST:PORT, unix:PATH or shm:PATH. Clients of nearcall and\n" +
-		"ordinary gRPC clients can connect there, so that grpcurl, for example, reaches a server on shm:PATH.\n" +
-		"HTTP/1.1 clients, such as curl, cannot: they call the server itself.\n" +
+	more: "LISTEN is what nearcall.Listen takes: tcp:HOST:PORT, unix:PATH, shm:PATH, ws://HOST:PORT/PATH or\n" +
+		"quic:HOST:PORT. Clients of nearcall and ordinary gRPC clients can connect there, so that grpcurl, for\n" +
+		"example, reaches a server on shm:PATH. With port 0 the system chooses one. The command prints where it\n" +
+		"listens, after it has reached TARGET. TARGET can go away later, and come back.\n" +
+		"Clients of Connect, gRPC-Web and JSON, such as curl, cannot: they call the server itself.\n" +
 		"Calls are passed on as they are, compressed ones if by gzip; the server sees the proxy as its peer.\n" +
 		"Ctrl-C ends the command.\n",
 }
@@ -31,9 +37,19 @@ func proxyJob(flags *flag.FlagSet) job {
 		if args[0] == args[1] {
 			return usageError(fmt.Sprintf("LISTEN and TARGET are both %q: the proxy would connect to itself, again and again", args[0]))
 		}
-		opts, err := f.forProxy(args[1])
+		if scheme := schemeOf(args[0]); *cert == "" && (scheme == "wss" || scheme == "quic") {
+			return usageError(fmt.Sprintf("clients of %q use TLS, for which the proxy needs -listen-cert and -listen-key", args[0]))
+		}
+		if err := reachable(args[1]); err != nil {
+			return err
+		}
+		creds, err := f.credentials(args[1])
 		if err != nil {
 			return err
+		}
+		var opts []nearcall.DialOption
+		if creds != nil {
+			opts = append(opts, nearcall.WithTransportCredentials(creds))
 		}
 		own, err := listenerOptions(*cert, *key)
 		if err != nil {
@@ -43,12 +59,16 @@ func proxyJob(flags *flag.FlagSet) job {
 		if err != nil {
 			return err
 		}
-		if scheme, _, _ := strings.Cut(args[0], ":"); strings.EqualFold(scheme, "inproc") {
+		if schemeOf(args[0]) == "inproc" {
 			return usageError(fmt.Sprintf("cannot listen on %q: nothing but the proxy itself could connect; write tcp:HOST:PORT or unix:PATH", args[0]))
 		}
 		lis, err := nearcall.Listen(args[0])
 		if err != nil {
 			return err
+		}
+		if err := reach(ctx, args[1], opts); err != nil {
+			_ = lis.Close()
+			return (&remote{target: args[1], secure: isTLS(creds)}).hint(err)
 		}
 		stopped := context.AfterFunc(ctx, p.Stop)
 		defer stopped()
@@ -62,16 +82,26 @@ func proxyJob(flags *flag.FlagSet) job {
 	}}
 }
 
-// forProxy returns the options with which a proxy dials target.
-func (f *connFlags) forProxy(target string) ([]nearcall.DialOption, error) {
-	if scheme, _, _ := strings.Cut(target, ":"); strings.EqualFold(scheme, "inproc") {
-		return nil, usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on LISTEN, too", target))
+// reachTime is how long a target may take to answer the first connection.
+const reachTime = 20 * time.Second
+
+// reach connects to target, and returns why that fails, if it does.
+func reach(ctx context.Context, target string, opts []nearcall.DialOption) error {
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		return err
 	}
-	creds, err := f.credentials(target)
-	if err != nil || creds == nil {
-		return nil, err
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if connect(ctx, conn) {
+		return nil
 	}
-	return []nearcall.DialOption{nearcall.WithTransportCredentials(creds)}, nil
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, new(healthpb.HealthCheckRequest)) // only its error tells the reason
+	if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
+		return nil // it was reached in the meantime
+	}
+	return err
 }
 
 // listenerOptions returns the options of a proxy's listener.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -48,6 +49,9 @@ func TestProxyRefusesWhatItCannotJoin(t *testing.T) {
 		{"proxy", "tcp:127.0.0.1:0", "inproc:a"},
 		{"proxy", "tcp:127.0.0.1:0", "tcp:127.0.0.1:0"},
 		{"proxy", "tcp:127.0.0.1:0", "unix:"},
+		{"proxy", "tcp:127.0.0.1:0", "http://127.0.0.1:1"},
+		{"proxy", "quic:127.0.0.1:0", "tcp:127.0.0.1:1"},
+		{"proxy", "wss://127.0.0.1:0/", "tcp:127.0.0.1:1"},
 		{"proxy", "nonsense", "tcp:127.0.0.1:1"},
 		{"proxy", "-listen-cert", "x", "tcp:127.0.0.1:0", "tcp:127.0.0.1:1"},
 		{"proxy", "tcp:127.0.0.1:0"},
@@ -56,5 +60,21 @@ func TestProxyRefusesWhatItCannotJoin(t *testing.T) {
 		if code := run(t.Context(), args, stdio{strings.NewReader(""), io.Discard, &says}); code == exitOK || !strings.HasPrefix(says.String(), "nearcall") {
 			t.Errorf("%v: %d, %s", args, code, says.String())
 		}
+	}
+}
+
+// A target that cannot be reached is an error before a client connects.
+func TestProxyRefusesATargetThatItCannotReach(t *testing.T) {
+	for target, says := range map[string]string{
+		"tcp:127.0.0.1:1": "nearcall: Unavailable: connection error: desc = \"tcp:127.0.0.1:1: dial tcp",
+		"127.0.0.1:1":     "nearcall: Unavailable: connection error: desc = \"transport: Error while dialing: dial tcp",
+	} {
+		fails(t, 64+14, says, "proxy", "tcp:127.0.0.1:0", target)
+	}
+	needs.UnixSockets(t)
+	path := filepath.Join(t.TempDir(), "s")
+	fails(t, 64+14, "Unavailable", "proxy", "unix:"+path, "tcp:127.0.0.1:1")
+	if _, err := os.Stat(path); err == nil {
+		t.Error("its socket is left")
 	}
 }

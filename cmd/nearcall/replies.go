@@ -90,7 +90,7 @@ func (l lenient) FindMessageByURL(url string) (protoreflect.MessageType, error) 
 	m, err := l.TypeResolver.FindMessageByURL(url)
 	if errors.Is(err, protoregistry.NotFound) {
 		if m, err = protoregistry.GlobalTypes.FindMessageByURL(url); err != nil {
-			l.warn(fmt.Errorf("the server does not describe %s", protoresolve.TypeNameFromURL(url)))
+			l.warn(fmt.Errorf("nothing describes %s", protoresolve.TypeNameFromURL(url)))
 			return dynamicpb.NewMessageType(new(emptypb.Empty).ProtoReflect().Descriptor()), nil
 		}
 	} else if err == nil {

@@ -30,26 +30,21 @@ var (
 	}
 )
 
-// writeSummary prints a short report: bars and a conclusion. If other programs were busy it
-// says so instead, because the figures would mislead.
+// writeSummary prints a short report: bars and a conclusion.
 func (r report) writeSummary(w io.Writer) error {
-	text := r.heading() + "\n"
-	if r.isBusy() {
-		text += r.busy() + " The figures would mislead, so they are not shown.\n" +
-			"Run the tour again when the machine is quiet, or see them all the same with -all.\n"
-	} else {
-		text += r.bars(smallCall) + r.bars(streamCall) + r.conclusion() + r.leftOut() +
-			"-all prints every kind of call on every path, with percentiles.\n"
-	}
+	text := r.heading() + "\n" + r.warning() + r.bars(smallCall) + r.bars(streamCall) + r.conclusion() + r.leftOut() +
+		"-all prints every kind of call on every path, with percentiles.\n"
 	_, err := io.WriteString(w, text)
 	return err
 }
 
-func (r report) isBusy() bool { return r.OtherLoad >= busyShare }
-
-// busy returns the message that other programs were busy.
-func (r report) busy() string {
-	return fmt.Sprintf("Other programs, or a limit on this one, took %.0f %% of the processors meanwhile.", 100*r.OtherLoad)
+// warning returns a warning if other programs were busy, and otherwise nothing.
+func (r report) warning() string {
+	if r.OtherLoad < busyShare {
+		return ""
+	}
+	return fmt.Sprintf("Other programs, or a limit on this one, took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
+		"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
 }
 
 // find returns the row of a call over a path, and whether there is one.

@@ -11,11 +11,7 @@ import (
 
 // writeAll prints every row.
 func (r report) writeAll(w io.Writer) error {
-	text := r.heading() + "\n"
-	if r.isBusy() {
-		text += r.busy() + " The figures mislead.\n\n"
-	}
-	text += formatRows(r.Rows) + "\nTo a second process:\n\n" + formatRows(r.Processes) + "\n" + r.leftOut() + r.explanation()
+	text := r.heading() + "\n" + r.warning() + formatRows(r.Rows) + "\nTo a second process:\n\n" + formatRows(r.Processes) + "\n" + r.leftOut() + r.explanation()
 	_, err := io.WriteString(w, text)
 	return err
 }

@@ -75,6 +75,10 @@ func TestTLSFlags(t *testing.T) {
 			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
 			return serveNear(t, "wss://127.0.0.1:0/calls", withShop, nearcall.Creds(nearcall.NewTLS(config)))
 		},
+		"quic": func(auth tls.ClientAuthType) string {
+			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
+			return serveNear(t, "quic:127.0.0.1:0", withShop, nearcall.Creds(nearcall.NewTLS(config)))
+		},
 		"grpc": func(auth tls.ClientAuthType) string { return serveFar(t, withShop, grpc.Creds(creds(auth))) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,9 +110,44 @@ func TestTLSFlags(t *testing.T) {
 
 func TestAServerWithoutTLSIsExplained(t *testing.T) {
 	fails(t, 2, "-plaintext contradicts wss:", "list", "-plaintext", "wss://localhost:1/")
-	fails(t, 1, "write wss:", "list", "-insecure", "ws://localhost:1/")
-	fails(t, 64+14, "-plaintext", "list", "-insecure", serveFar(t, withShop))
-	fails(t, 64+14, "without TLS", "list", "-insecure", onOne(t))
+	fails(t, 2, "-plaintext contradicts quic:", "list", "-plaintext", "quic:localhost:1")
+	fails(t, 2, "write wss:", "list", "-insecure", "ws://localhost:1/")
+	fails(t, 2, "write wss:, or allow that with -plaintext", "list", "ws://localhost.evil.org:1/")
+	fails(t, 2, "write wss:, or allow that with -plaintext", "list", "ws://me@10.0.0.1:1/")
+	for _, target := range []string{serveFar(t, withShop), onOne(t)} {
+		fails(t, 64+14, "; the server has no TLS, and -plaintext does without\n", "list", "-insecure", target)
+		fails(t, 64+14, "; the server has no TLS, and -plaintext does without\n", "proxy", "-insecure", "tcp:127.0.0.1:0", target)
+	}
+	fails(t, 64+14, "; write ws:\n", "list", strings.Replace(serveNear(t, "ws://127.0.0.1:0/", withShop), "ws:", "wss:", 1))
+}
+
+// TestErrorsNameTheFlags checks that errors name flags of the command, and no options of a Go program.
+func TestErrorsNameTheFlags(t *testing.T) {
+	cert, key, pair := certificate(t)
+	config := &tls.Config{Certificates: []tls.Certificate{pair}}
+	strict := config.Clone()
+	strict.ClientAuth = tls.RequireAnyClientCert
+	own := strings.TrimPrefix(serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.Creds(nearcall.NewTLS(config))), "tcp:")
+	strange := strings.TrimPrefix(serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.Creds(nearcall.NewTLS(strict))), "tcp:")
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"tcp:" + own}, 64 + 14, `the server expects TLS"; use -cacert, -servername or -insecure` + "\n"},
+		{[]string{own}, 64 + 14, "; if the server has TLS, use -cacert, -servername or -insecure\n"},
+		{[]string{"ws://" + own}, 64 + 14, "; if the server has TLS, write wss:\n"},
+		{[]string{"-servername", "shop.example", "tcp:" + own}, 64 + 14, "; -cacert trusts those of a file, and -insecure any\n"},
+		{[]string{"-servername", "shop.example", own}, 64 + 14, "; -cacert trusts those of a file, and -insecure any\n"},
+		{[]string{"-cacert", cert, "-servername", "other.example", "tcp:" + own}, 64 + 14, "; -servername expects another name\n"},
+		{[]string{"-cacert", cert, "tcp:" + own}, 64 + 14, "; -servername expects a name\n"},
+		{[]string{"-insecure", "tcp:" + strange}, 64 + 14, "; -cert and -key give the server one\n"},
+		{[]string{"-insecure", strange}, 64 + 14, "; -cert and -key give the server one\n"},
+		{[]string{"-cert", cert, "-key", key, "-servername", "a", "-authority", "b", strange}, 2, "-servername a contradicts -authority b"},
+		{[]string{"https://" + own}, 2, "is a URL; write tcp:HOST:PORT"},
+	} {
+		fails(t, c.code, c.says, append([]string{"list"}, c.args...)...)
+	}
 }
 
 // TestOnlyThisMachineNeedsNoTLS checks for which targets TLS is the default.
@@ -125,13 +164,12 @@ func TestOnlyThisMachineNeedsNoTLS(t *testing.T) {
 		"dns:localhost:50051":         false,
 		"passthrough:///[::1]:1":      false,
 		"ipv4:127.0.0.1:1":            false,
+		"quic:127.0.0.1:50051":        true,
 		"unix:/tmp/s":                 false,
 		"unix:///tmp/s":               false,
 		"shm:s":                       false,
 		"ws://localhost:1/calls":      false,
 		"WS://[::1]/":                 false,
-		"ws://localhost.evil.org:1/":  true,
-		"ws://me@10.0.0.1:1/":         true,
 		"unix-abstract:s":             false,
 		"grpc:unix:/tmp/s":            false,
 		"example.com:443":             true,

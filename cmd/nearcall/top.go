@@ -20,7 +20,8 @@ import (
 var topCommand = command{
 	name: "top", args: "TARGET", about: "show what calls a server gets, by method, each second",
 	least: 1, most: 1, setup: topJob,
-	more: "The server must count its calls with package callstats. Times are those of calls that ended; the\n" +
+	more: "The server must count its calls with package callstats, and register that: calls := callstats.New(),\n" +
+		"the option nearcall.StatsHandler(calls), and calls.Register(srv). Times are those of calls that ended; the\n" +
 		"time of a stream is that from its begin to its end. Ctrl-C ends the command.\n",
 }
 
@@ -98,7 +99,8 @@ func noCounts(err error) error {
 		return err
 	}
 	return status.Errorf(st.Code(), "the server does not offer its counts (%s); its program can count calls with package "+
-		"github.com/nearcall/nearcall/callstats", st.Message())
+		"github.com/nearcall/nearcall/callstats: calls := callstats.New(), the option nearcall.StatsHandler(calls), and calls.Register(srv)",
+		st.Message())
 }
 
 // A methodTraffic is what happened to a method in an interval.

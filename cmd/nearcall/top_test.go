@@ -112,7 +112,8 @@ func (w *interrupting) Write(b []byte) (int, error) {
 }
 
 func TestTopNeedsCounts(t *testing.T) {
-	const says = "the server does not offer its counts (unknown service nearcall.callstats.v1.CallStats); its program can count calls with package github.com/nearcall/nearcall/callstats"
+	const says = "the server does not offer its counts (unknown service nearcall.callstats.v1.CallStats); its program can count calls with package github.com/nearcall/nearcall/callstats: " +
+		"calls := callstats.New(), the option nearcall.StatsHandler(calls), and calls.Register(srv)"
 	fails(t, 64+12, says, "top", onOne(t))
 	fails(t, 64+12, says, "top", serveFar(t, withShop))
 	fails(t, exitUsage, "write a number of seconds above 0", "top", "-interval", "0", "x")

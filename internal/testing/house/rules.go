@@ -62,9 +62,12 @@ var Imports = []Rule{
 	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 
+	// It is a module, which the command requires.
+	{Pkg: "quic/...", May: []string{".", "internal/encoded", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
+
 	// The root package ties them together.
 	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},
-	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop"}, Not: []string{"internal/testing/..."}},
+	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop", "quic"}, Not: []string{"internal/testing/..."}},
 
 	// What tests need, and programs that run them, is in no product.
 	{Pkg: "internal/testing/chaos", May: []string{".", "internal/link", "internal/options", "internal/testing/...", "loop"}},

@@ -1,5 +1,5 @@
 // Package schema gets the descriptors of a server's services and messages from the server, by
-// gRPC's server reflection.
+// gRPC's server reflection, or from files.
 package schema
 
 import (
@@ -145,5 +145,5 @@ func explain(err error) error {
 		return err
 	}
 	return status.Errorf(codes.Unimplemented, "the server has no reflection (%s); its program can add it with "+
-		"reflection.Register(srv), of package google.golang.org/grpc/reflection", st.Message())
+		"reflection.Register(srv), of package google.golang.org/grpc/reflection, and -proto and -protoset do without", st.Message())
 }

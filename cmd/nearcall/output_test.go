@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+// commandEnv makes the test binary run the command.
+const commandEnv = "NEARCALL_TEST_COMMAND"
+
+// runProcess runs the command in a process of its own, with stdout.
+func runProcess(t *testing.T, stdout *os.File, args ...string) (exit *exec.ExitError, stderr string) {
+	t.Helper()
+	var errs bytes.Buffer
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), commandEnv+"=1")
+	cmd.Stdout, cmd.Stderr = stdout, &errs
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit, errs.String()
+}
+
+// printing returns command lines that print.
+func printing(t *testing.T) [][]string {
+	target := onOne(t)
+	return [][]string{
+		{"list", target},
+		{"list", target, orders},
+		{"describe", target},
+		{"describe", target, orders + "/Place"},
+		{"describe", target, "examples/orders/orderspb/orders.proto"},
+		{"call", target, orders + "/List", "{}"},
+		{"top", "-interval", "0.01", counting(t)},
+		{"help"},
+		{"help", "call"},
+		{"list", "-h"},
+		{"version"},
+		{"-version"},
+		{"completion", "bash"},
+		{completeName, "c"},
+	}
+}
+
+func TestAFailedWriteIsAnError(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("the system has no device that is always full: ", err)
+	}
+	defer full.Close()
+	for _, args := range printing(t) {
+		exit, stderr := runProcess(t, full, args...)
+		if exit == nil || exit.ExitCode() != exitFailed || !strings.HasPrefix(stderr, "nearcall") || !strings.HasSuffix(stderr, ": no space left on device\n") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: %v, stderr %q", args, exit, stderr)
+		}
+	}
+}
+
+// TestAClosedPipeEndsTheCommand checks that the command ends by SIGPIPE, as other tools do, and
+// says nothing.
+func TestAClosedPipeEndsTheCommand(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no signals")
+	}
+	for _, args := range printing(t) {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = reader.Close()
+		exit, stderr := runProcess(t, writer, args...)
+		_ = writer.Close()
+		if exit == nil || stderr != "" || !strings.Contains(exit.String(), "broken pipe") {
+			t.Errorf("%q: %v, stderr %q", args, exit, stderr)
+		}
+	}
+}
+
+func TestVersionTellsTheBuild(t *testing.T) {
+	var out strings.Builder
+	printVersion(&out, &debug.BuildInfo{
+		Main: debug.Module{Path: "example.org/nearcall", Version: "v1.2.3+dirty"},
+		Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "cafe"}, {Key: "vcs.time", Value: "2026-11-27T08:00:00Z"}, {Key: "vcs.modified", Value: "true"},
+		},
+	})
+	_, build, _ := strings.Cut(out.String(), "\n")
+	if want := "module example.org/nearcall v1.2.3+dirty\nrevision cafe of 2026-11-27T08:00:00Z, with changes\n"; build != want {
+		t.Errorf("it prints %q, want %q", build, want)
+	}
+}
