@@ -92,7 +92,7 @@ export class Session {
   #open = 0; // calls of the client, and slots that were given for them
   #served = 0; // calls of the server that are open
   #handled = 0; // calls of the server whose handlers run: they may have been reset
-  #unhandled = new Set<Call>(); // open calls of the server that wait for a handler to end
+  #unhandled = new Set<Call>(); // open calls of the server whose handlers start when those of other calls have ended
   readonly #slots = new Queue<() => void>(); // functions that resolve the waits for a slot
   #endings: (() => void)[] = []; // functions that resolve the promises of another
   readonly #turns = new Queue<Call>(); // calls with messages that could not be written at once

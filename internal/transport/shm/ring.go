@@ -190,7 +190,7 @@ type receiver struct {
 	sent     uint64 // the last value of tail
 	sleeps   uint64 // the value of asleep
 	rung     uint64 // the value of wants that the bell was last rung for
-	heard    uint64 // bells for bytes, in total
+	heard    uint64 // how often the peer has rung because bytes have arrived
 }
 
 // ready returns how many bytes can be read.
