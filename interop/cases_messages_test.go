@@ -594,8 +594,8 @@ var messageCases = []Case{
 		c.Err("start", err)
 		sent.Wait()
 		// These calls are later on the same connection, so what was sent before has arrived
-		// after them.
-		for range 3 {
+		// after them. A proxy may pass on some calls before what was sent.
+		for range 20 {
 			_, err = conn.UnaryCall(c.Context(), request("x"))
 			c.Err("later call", err)
 		}

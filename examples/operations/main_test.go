@@ -140,7 +140,8 @@ func probed(t *testing.T, address string) (healthpb.HealthCheckResponse_ServingS
 func TestASuccessorOnTheSamePortLosesNoCall(t *testing.T) {
 	address := freeAddress(t)
 	old := run(t, address)
-	conn := dial(t, "tcp:"+address)
+	conn := dial(t, "tcp:"+address, nearcall.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "0.1s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
 	stop, failed := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
