@@ -11,7 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -43,6 +43,7 @@ func (s *Server) newHTTP2() *http.Server {
 			MaxReceiveBufferPerStream: max(s.opts.Window, 64<<10),
 			SendPingTimeout:           k.Time,
 			PingTimeout:               k.Timeout,
+			WriteByteTimeout:          stall,
 		},
 	}
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
@@ -70,10 +71,14 @@ type conn2 struct {
 	net.Conn
 	in       *bufio.Reader
 	handover sock.Handover
-	opened   atomic.Bool // the first request has come
 	born     time.Time
 	most     time.Duration // its largest age; 0 for any
 	grace    *time.Timer   // nil for none
+
+	mu      sync.Mutex
+	opened  bool // the first request has come
+	writing bool // package http writes, and the write has a deadline
+	hasty   bool // a session has ended, and its client has farewell for each write
 }
 
 // old reports whether the connection has reached its largest age.
@@ -86,8 +91,48 @@ func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
 // has set stays, and after it there is none.
 func (c *conn2) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline implements [net.Conn], like SetReadDeadline.
-func (c *conn2) SetWriteDeadline(time.Time) error { return nil }
+// SetWriteDeadline implements [net.Conn]. Package http calls it before and after each write, with
+// the time at which the write fails if the client has taken nothing. It closes the connection then.
+func (c *conn2) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = !t.IsZero()
+	return c.limitWrite()
+}
+
+// limitWrite sets the deadline of the write that goes on, if there is one. mu is held.
+func (c *conn2) limitWrite() error {
+	switch {
+	case !c.opened:
+		return nil // keep the deadline that the listener has set
+	case !c.writing:
+		return c.Conn.SetWriteDeadline(time.Time{})
+	case c.hasty:
+		return c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	}
+	return c.Conn.SetWriteDeadline(time.Now().Add(stall))
+}
+
+// open removes the deadline that the listener has set, because a request has come.
+func (c *conn2) open() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.opened {
+		c.opened = true
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		_ = c.limitWrite()
+	}
+}
+
+// hurry shortens the time that the client has for each write.
+func (c *conn2) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.hasty {
+		c.hasty = true
+		_ = c.limitWrite()
+	}
+}
 
 // Close implements [net.Conn].
 func (c *conn2) Close() error {
@@ -100,14 +145,12 @@ func (c *conn2) Close() error {
 // serveHTTP2 answers a request of HTTP/2 over a connection that TakeHTTP2 got.
 func (s *Server) serveHTTP2(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn2)
-	if !c.opened.Swap(true) {
-		_ = c.Conn.SetDeadline(time.Time{})
-	}
+	c.open()
 	h := c.handover
 	setTLS(r, h.Auth)
 	peer := link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth}
 	e := s.newExchange(w, r, peer, h.Accept)
-	e.old = c.old
+	e.conn = c
 	s.serveExchange(e, r, h)
 }
 

@@ -549,6 +549,74 @@ func TestAClientMustTakeItsAnswer(t *testing.T) {
 	}
 }
 
+// TestAClientMustRead: the connection of a client that gives its stream a window, but reads nothing,
+// is closed after half a minute, or sooner once the server stops, whenever that is.
+func TestAClientMustRead(t *testing.T) {
+	const large = "\x00\x04\x7f\xff\xff\xff" // the window of a stream
+	for stopsAfter, want := range map[time.Duration]time.Duration{
+		time.Hour: 30 * time.Second, time.Second: 6 * time.Second, 10 * time.Second: 15 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			lis := bufconn.Listen(64 << 10)
+			srv := nearcall.NewServer()
+			svc := &service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				return &testpb.SimpleResponse{Payload: body(4 << 20)}, nil
+			}}
+			testpb.RegisterTestServiceServer(srv, svc)
+			ended := make(chan error, 1)
+			closed := make(chan struct{})
+			go func() { ended <- srv.Serve(closeTold{lis, closed}) }()
+			c, err := lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			_, _ = io.WriteString(c, preface+frame(4, 0, 0, large)+frame(8, 0, 0, "\x7f\x00\x00\x00")+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+			go func() {
+				time.Sleep(stopsAfter)
+				srv.GracefulStop()
+			}()
+			<-closed
+			if d := time.Since(begun).Round(time.Second); d != want {
+				t.Errorf("the server, stopped after %v, closes the connection after %v, want %v", stopsAfter, d, want)
+			}
+			srv.GracefulStop()
+			if d := time.Since(begun).Round(time.Second); d > want+time.Second {
+				t.Errorf("GracefulStop returns after %v", d)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			_ = c.Close()
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+// closeTold is a listener that closes a channel when the server closes its connection.
+type closeTold struct {
+	net.Listener
+	closed chan struct{}
+}
+
+func (l closeTold) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &toldConn{Conn: c, tell: sync.OnceFunc(func() { close(l.closed) })}, nil
+}
+
+type toldConn struct {
+	net.Conn
+	tell func()
+}
+
+func (c *toldConn) Close() error {
+	c.tell()
+	return c.Conn.Close()
+}
+
 // A waiting connection makes no request before the server has sent something.
 type waiting struct {
 	net.Conn
