@@ -44,6 +44,7 @@ func (s *Server) newHTTP2() *http.Server {
 			SendPingTimeout:           k.Time,
 			PingTimeout:               k.Timeout,
 			WriteByteTimeout:          stall,
+			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has come
 		},
 	}
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted

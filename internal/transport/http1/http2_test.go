@@ -660,3 +660,28 @@ func TestLargeRequestsOfClientsThatWait(t *testing.T) {
 		})
 	}
 }
+
+// TestFramesAreSmall: the server keeps a frame until all of it has come, so a client gets no more
+// than the least that it may send.
+func TestFramesAreSmall(t *testing.T) {
+	c := start(t, &service{}).frames()
+	_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+	for {
+		kind, flags, _ := c.next(t)
+		if kind == 0xff {
+			t.Fatal("the call was not answered")
+		}
+		if kind <= 1 && flags&1 != 0 {
+			break
+		}
+	}
+	const unknown = 0xfa
+	_, _ = io.WriteString(c, frame(unknown, 0, 0, strings.Repeat("x", 16<<10))+frame(6, 0, 0, "12345678"))
+	if kind, flags, body := c.next(t); kind != 6 || flags != 1 {
+		t.Errorf("after a frame of 16 KiB comes the frame %d: %q", kind, body)
+	}
+	_, _ = io.WriteString(c, frame(unknown, 0, 0, strings.Repeat("x", 16<<10+1)))
+	if kind, _, body := c.next(t); kind != 7 || len(body) < 8 || body[7] != 6 {
+		t.Errorf("after a larger frame comes the frame %d: %q", kind, body)
+	}
+}
