@@ -88,6 +88,14 @@ func (c *conn2) old() bool { return c.most > 0 && time.Since(c.born) >= c.most }
 // Read implements [net.Conn].
 func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
 
+// RemoteAddr implements [net.Conn]. Package http needs an address.
+func (c *conn2) RemoteAddr() net.Addr {
+	if a := c.Conn.RemoteAddr(); a != nil {
+		return a
+	}
+	return remote("")
+}
+
 // SetReadDeadline implements [net.Conn]. Before the first request the deadline that the listener
 // has set stays, and after it there is none.
 func (c *conn2) SetReadDeadline(time.Time) error { return nil }

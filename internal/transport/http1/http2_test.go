@@ -685,3 +685,37 @@ func TestFramesAreSmall(t *testing.T) {
 		t.Errorf("after a larger frame comes the frame %d: %q", kind, body)
 	}
 }
+
+// nameless is a listener of connections without addresses.
+type nameless struct{ net.Listener }
+
+type namelessConn struct{ net.Conn }
+
+func (namelessConn) LocalAddr() net.Addr  { return nil }
+func (namelessConn) RemoteAddr() net.Addr { return nil }
+
+func (l nameless) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return namelessConn{c}, err
+}
+
+// TestAConnectionMayLackAddresses: such as one that a program gives to ServeConn.
+func TestAConnectionMayLackAddresses(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, &service{})
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(nameless{lis}) }()
+	s := &site{T: t, server: srv, lis: lis, url: "http://" + lis.Addr().String() + path}
+	for _, version := range []int{1, 2} {
+		s.over(version, nil).post("UnaryCall", "{}").want(t, 200, "{}")
+		s.client.CloseIdleConnections()
+	}
+	srv.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
