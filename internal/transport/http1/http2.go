@@ -241,13 +241,13 @@ type flushing struct {
 func (f flushing) Flush() { _ = f.control.Flush() }
 
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
-// reset its stream or has left.
+// reset its stream or has left, unless middleware limits bodies.
 type leaving struct{ io.ReadCloser }
 
 // Read implements [io.Reader].
 func (b leaving) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if large := (*http.MaxBytesError)(nil); err != nil && err != io.EOF && !errors.As(err, &large) {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
