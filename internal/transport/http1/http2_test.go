@@ -719,3 +719,19 @@ func TestAConnectionMayLackAddresses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAClientThatBreaksARuleIsLogged: with a line, which is no error of the server.
+func TestAClientThatBreaksARuleIsLogged(t *testing.T) {
+	c := start(t, &service{}).frames()
+	_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}")+frame(6, 0, 1, "12345678"))
+	for {
+		if kind, _, body := c.next(t); kind == 0xff {
+			t.Fatal(body)
+		} else if kind == 7 {
+			break
+		}
+	}
+	if all := logged.with(c.LocalAddr().String()); len(all) != 1 || !strings.Contains(all[0], "INFO: [nearcall]") || !strings.Contains(all[0], "PROTOCOL_ERROR") {
+		t.Errorf("%q", all)
+	}
+}

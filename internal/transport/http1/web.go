@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
@@ -137,10 +138,18 @@ func (l *single) Addr() net.Addr { return nil }
 
 var logger = grpclog.Component("nearcall")
 
-// errorLog passes on what package http logs.
+// errorLog passes on what package http logs. What it says of connections of HTTP/2 is that clients
+// break rules, which is no error of the server.
 type errorLog struct{}
 
 func (errorLog) Write(b []byte) (int, error) {
-	logger.Error(string(b))
+	text := strings.TrimSpace(string(b))
+	for _, start := range []string{"http2: server", "http2: received", "timeout waiting"} {
+		if strings.HasPrefix(text, start) {
+			logger.Infof("package http closes a connection: %q", text)
+			return len(b), nil
+		}
+	}
+	logger.Error(text)
 	return len(b), nil
 }
