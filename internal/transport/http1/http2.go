@@ -30,6 +30,10 @@ const stopping = "the server is stopping"
 // newHTTP2 returns the http.Server of connections of HTTP/2.
 func (s *Server) newHTTP2() *http.Server {
 	k := s.opts.Keepalive
+	streams := int(min(s.opts.MaxStreams, 1<<30))
+	if streams == 0 {
+		streams = 1 << 30 // package http has a limit by default
+	}
 	h := &http.Server{
 		Handler:                      http.HandlerFunc(s.serveHTTP2),
 		MaxHeaderBytes:               s.http.MaxHeaderBytes,
@@ -39,10 +43,10 @@ func (s *Server) newHTTP2() *http.Server {
 		ConnContext:                  s.http.ConnContext,
 		Protocols:                    new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams:      int(min(s.opts.MaxStreams, 1<<30)),
+			MaxConcurrentStreams:      streams,
 			MaxReceiveBufferPerStream: max(s.opts.Window, 64<<10),
-			SendPingTimeout:           k.Time,
-			PingTimeout:               k.Timeout,
+			SendPingTimeout:           max(cmp.Or(k.Time, 2*time.Hour), time.Second), // as in gRPC
+			PingTimeout:               cmp.Or(k.Timeout, 20*time.Second),
 			WriteByteTimeout:          stall,
 			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has come
 		},

@@ -735,3 +735,40 @@ func TestAClientThatBreaksARuleIsLogged(t *testing.T) {
 		t.Errorf("%q", all)
 	}
 }
+
+// TestLimitsOfHTTP2AreGRPCs: MaxConcurrentStreams(0) is no limit, and pings come at most each second.
+func TestLimitsOfHTTP2AreGRPCs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 20)
+		srv := nearcall.NewServer(nearcall.MaxConcurrentStreams(0), nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Millisecond}))
+		testpb.RegisterTestServiceServer(srv, &service{})
+		ended := make(chan error, 1)
+		go func() { ended <- srv.Serve(lis) }()
+		conn, err := lis.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &frames{conn, bufio.NewReader(conn)}
+		begun := time.Now()
+		_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+		for {
+			kind, flags, body := c.next(t)
+			for ; kind == 4 && len(body) >= 6; body = body[6:] {
+				if n := binary.BigEndian.Uint32([]byte(body[2:])); body[1] == 3 && n < 1<<30 {
+					t.Errorf("the limit of calls is %d", n)
+				}
+			}
+			if kind == 0xff || kind == 6 && flags == 0 {
+				if d := time.Since(begun); kind != 6 || d < time.Second {
+					t.Errorf("the frame %d comes after %v", kind, d)
+				}
+				break
+			}
+		}
+		_ = c.Close()
+		srv.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -57,7 +57,7 @@ type Options struct {
 
 	Window         int                        // of each direction of a call, in bytes
 	MaxHeaderBytes int                        // the largest header of a request, in bytes
-	MaxStreams     uint32                     // concurrent requests of a connection; 0 for package http's choice
+	MaxStreams     uint32                     // concurrent requests of a connection; 0 for no limit
 	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
