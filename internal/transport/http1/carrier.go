@@ -37,8 +37,8 @@ type exchange struct {
 	http.ResponseWriter
 	server  *Server
 	control *http.ResponseController
-	major   int         // of the version of HTTP
-	old     func() bool // the connection takes no more requests; nil for no
+	major   int    // of the version of HTTP
+	conn    *conn2 // nil if it is another HTTP server's
 	accept  func(link.Session) link.Acceptor
 	peer    link.Peer
 	done    chan struct{}
@@ -210,7 +210,7 @@ func (e *exchange) stray() {
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.draining || e.old != nil && e.old() || e.astray && e.major < 2
+	return e.draining || e.conn != nil && e.conn.old() || e.astray && e.major < 2
 }
 
 // localAddr implements [carrier].
@@ -239,7 +239,8 @@ func (e *exchange) endReads() {
 }
 
 // limitWrites implements [carrier]: a client has stall for each piece, or farewell if the session
-// has ended.
+// has ended. The deadline of a stream does not end a write that waits for its connection: that has a
+// limit of its own, which ends the connection.
 func (e *exchange) limitWrites() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -250,6 +251,9 @@ func (e *exchange) limitWrites() {
 	patience := stall
 	if e.reason != nil {
 		patience = farewell
+		if e.conn != nil {
+			e.conn.hurry()
+		}
 	}
 	_ = e.control.SetWriteDeadline(time.Now().Add(patience))
 }

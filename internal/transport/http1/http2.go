@@ -11,7 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -30,6 +30,10 @@ const stopping = "the server is stopping"
 // newHTTP2 returns the http.Server of connections of HTTP/2.
 func (s *Server) newHTTP2() *http.Server {
 	k := s.opts.Keepalive
+	streams := int(min(s.opts.MaxStreams, 1<<30))
+	if streams == 0 {
+		streams = 1 << 30 // package http has a limit by default
+	}
 	h := &http.Server{
 		Handler:                      http.HandlerFunc(s.serveHTTP2),
 		MaxHeaderBytes:               s.http.MaxHeaderBytes,
@@ -39,10 +43,12 @@ func (s *Server) newHTTP2() *http.Server {
 		ConnContext:                  s.http.ConnContext,
 		Protocols:                    new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams:      int(min(s.opts.MaxStreams, 1<<30)),
+			MaxConcurrentStreams:      streams,
 			MaxReceiveBufferPerStream: max(s.opts.Window, 64<<10),
-			SendPingTimeout:           k.Time,
-			PingTimeout:               k.Timeout,
+			SendPingTimeout:           max(cmp.Or(k.Time, 2*time.Hour), time.Second), // as in gRPC
+			PingTimeout:               cmp.Or(k.Timeout, 20*time.Second),
+			WriteByteTimeout:          stall,
+			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has come
 		},
 	}
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
@@ -70,10 +76,14 @@ type conn2 struct {
 	net.Conn
 	in       *bufio.Reader
 	handover sock.Handover
-	opened   atomic.Bool // the first request has come
 	born     time.Time
 	most     time.Duration // its largest age; 0 for any
 	grace    *time.Timer   // nil for none
+
+	mu      sync.Mutex
+	opened  bool // the first request has come
+	writing bool // package http writes, and the write has a deadline
+	hasty   bool // a session has ended, and its client has farewell for each write
 }
 
 // old reports whether the connection has reached its largest age.
@@ -82,12 +92,60 @@ func (c *conn2) old() bool { return c.most > 0 && time.Since(c.born) >= c.most }
 // Read implements [net.Conn].
 func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
 
+// RemoteAddr implements [net.Conn]. Package http needs an address.
+func (c *conn2) RemoteAddr() net.Addr {
+	if a := c.Conn.RemoteAddr(); a != nil {
+		return a
+	}
+	return remote("")
+}
+
 // SetReadDeadline implements [net.Conn]. Before the first request the deadline that the listener
 // has set stays, and after it there is none.
 func (c *conn2) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline implements [net.Conn], like SetReadDeadline.
-func (c *conn2) SetWriteDeadline(time.Time) error { return nil }
+// SetWriteDeadline implements [net.Conn]. Package http calls it before and after each write, with
+// the time at which the write fails if the client has taken nothing. It closes the connection then.
+func (c *conn2) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = !t.IsZero()
+	return c.limitWrite()
+}
+
+// limitWrite sets the deadline of the write that goes on, if there is one. mu is held.
+func (c *conn2) limitWrite() error {
+	switch {
+	case !c.opened:
+		return nil // keep the deadline that the listener has set
+	case !c.writing:
+		return c.Conn.SetWriteDeadline(time.Time{})
+	case c.hasty:
+		return c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	}
+	return c.Conn.SetWriteDeadline(time.Now().Add(stall))
+}
+
+// open removes the deadline that the listener has set, because a request has come.
+func (c *conn2) open() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.opened {
+		c.opened = true
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		_ = c.limitWrite()
+	}
+}
+
+// hurry shortens the time that the client has for each write.
+func (c *conn2) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.hasty {
+		c.hasty = true
+		_ = c.limitWrite()
+	}
+}
 
 // Close implements [net.Conn].
 func (c *conn2) Close() error {
@@ -100,14 +158,12 @@ func (c *conn2) Close() error {
 // serveHTTP2 answers a request of HTTP/2 over a connection that TakeHTTP2 got.
 func (s *Server) serveHTTP2(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn2)
-	if !c.opened.Swap(true) {
-		_ = c.Conn.SetDeadline(time.Time{})
-	}
+	c.open()
 	h := c.handover
 	setTLS(r, h.Auth)
 	peer := link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth}
 	e := s.newExchange(w, r, peer, h.Accept)
-	e.old = c.old
+	e.conn = c
 	s.serveExchange(e, r, h)
 }
 
@@ -189,13 +245,13 @@ type flushing struct {
 func (f flushing) Flush() { _ = f.control.Flush() }
 
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
-// reset its stream or has left.
+// reset its stream or has left, unless middleware limits bodies.
 type leaving struct{ io.ReadCloser }
 
 // Read implements [io.Reader].
 func (b leaving) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if large := (*http.MaxBytesError)(nil); err != nil && err != io.EOF && !errors.As(err, &large) {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

@@ -549,6 +549,74 @@ func TestAClientMustTakeItsAnswer(t *testing.T) {
 	}
 }
 
+// TestAClientMustRead: the connection of a client that gives its stream a window, but reads nothing,
+// is closed after half a minute, or sooner once the server stops, whenever that is.
+func TestAClientMustRead(t *testing.T) {
+	const large = "\x00\x04\x7f\xff\xff\xff" // the window of a stream
+	for stopsAfter, want := range map[time.Duration]time.Duration{
+		time.Hour: 30 * time.Second, time.Second: 6 * time.Second, 10 * time.Second: 15 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			lis := bufconn.Listen(64 << 10)
+			srv := nearcall.NewServer()
+			svc := &service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				return &testpb.SimpleResponse{Payload: body(4 << 20)}, nil
+			}}
+			testpb.RegisterTestServiceServer(srv, svc)
+			ended := make(chan error, 1)
+			closed := make(chan struct{})
+			go func() { ended <- srv.Serve(closeTold{lis, closed}) }()
+			c, err := lis.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			_, _ = io.WriteString(c, preface+frame(4, 0, 0, large)+frame(8, 0, 0, "\x7f\x00\x00\x00")+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+			go func() {
+				time.Sleep(stopsAfter)
+				srv.GracefulStop()
+			}()
+			<-closed
+			if d := time.Since(begun).Round(time.Second); d != want {
+				t.Errorf("the server, stopped after %v, closes the connection after %v, want %v", stopsAfter, d, want)
+			}
+			srv.GracefulStop()
+			if d := time.Since(begun).Round(time.Second); d > want+time.Second {
+				t.Errorf("GracefulStop returns after %v", d)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			_ = c.Close()
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+// closeTold is a listener that closes a channel when the server closes its connection.
+type closeTold struct {
+	net.Listener
+	closed chan struct{}
+}
+
+func (l closeTold) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &toldConn{Conn: c, tell: sync.OnceFunc(func() { close(l.closed) })}, nil
+}
+
+type toldConn struct {
+	net.Conn
+	tell func()
+}
+
+func (c *toldConn) Close() error {
+	c.tell()
+	return c.Conn.Close()
+}
+
 // A waiting connection makes no request before the server has sent something.
 type waiting struct {
 	net.Conn
@@ -591,4 +659,116 @@ func TestLargeRequestsOfClientsThatWait(t *testing.T) {
 			all.Wait()
 		})
 	}
+}
+
+// TestFramesAreSmall: the server keeps a frame until all of it has come, so a client gets no more
+// than the least that it may send.
+func TestFramesAreSmall(t *testing.T) {
+	c := start(t, &service{}).frames()
+	_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+	for {
+		kind, flags, _ := c.next(t)
+		if kind == 0xff {
+			t.Fatal("the call was not answered")
+		}
+		if kind <= 1 && flags&1 != 0 {
+			break
+		}
+	}
+	const unknown = 0xfa
+	_, _ = io.WriteString(c, frame(unknown, 0, 0, strings.Repeat("x", 16<<10))+frame(6, 0, 0, "12345678"))
+	if kind, flags, body := c.next(t); kind != 6 || flags != 1 {
+		t.Errorf("after a frame of 16 KiB comes the frame %d: %q", kind, body)
+	}
+	_, _ = io.WriteString(c, frame(unknown, 0, 0, strings.Repeat("x", 16<<10+1)))
+	if kind, _, body := c.next(t); kind != 7 || len(body) < 8 || body[7] != 6 {
+		t.Errorf("after a larger frame comes the frame %d: %q", kind, body)
+	}
+}
+
+// nameless is a listener of connections without addresses.
+type nameless struct{ net.Listener }
+
+type namelessConn struct{ net.Conn }
+
+func (namelessConn) LocalAddr() net.Addr  { return nil }
+func (namelessConn) RemoteAddr() net.Addr { return nil }
+
+func (l nameless) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return namelessConn{c}, err
+}
+
+// TestAConnectionMayLackAddresses: such as one that a program gives to ServeConn.
+func TestAConnectionMayLackAddresses(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, &service{})
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(nameless{lis}) }()
+	s := &site{T: t, server: srv, lis: lis, url: "http://" + lis.Addr().String() + path}
+	for _, version := range []int{1, 2} {
+		s.over(version, nil).post("UnaryCall", "{}").want(t, 200, "{}")
+		s.client.CloseIdleConnections()
+	}
+	srv.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAClientThatBreaksARuleIsLogged: with a line, which is no error of the server.
+func TestAClientThatBreaksARuleIsLogged(t *testing.T) {
+	c := start(t, &service{}).frames()
+	_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}")+frame(6, 0, 1, "12345678"))
+	for {
+		if kind, _, body := c.next(t); kind == 0xff {
+			t.Fatal(body)
+		} else if kind == 7 {
+			break
+		}
+	}
+	if all := logged.with(c.LocalAddr().String()); len(all) != 1 || !strings.Contains(all[0], "INFO: [nearcall]") || !strings.Contains(all[0], "PROTOCOL_ERROR") {
+		t.Errorf("%q", all)
+	}
+}
+
+// TestLimitsOfHTTP2AreGRPCs: MaxConcurrentStreams(0) is no limit, and pings come at most each second.
+func TestLimitsOfHTTP2AreGRPCs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 20)
+		srv := nearcall.NewServer(nearcall.MaxConcurrentStreams(0), nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Millisecond}))
+		testpb.RegisterTestServiceServer(srv, &service{})
+		ended := make(chan error, 1)
+		go func() { ended <- srv.Serve(lis) }()
+		conn, err := lis.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &frames{conn, bufio.NewReader(conn)}
+		begun := time.Now()
+		_, _ = io.WriteString(c, preface+settings+frame(1, 4, 1, block("application/json"))+frame(0, 1, 1, "{}"))
+		for {
+			kind, flags, body := c.next(t)
+			for ; kind == 4 && len(body) >= 6; body = body[6:] {
+				if n := binary.BigEndian.Uint32([]byte(body[2:])); body[1] == 3 && n < 1<<30 {
+					t.Errorf("the limit of calls is %d", n)
+				}
+			}
+			if kind == 0xff || kind == 6 && flags == 0 {
+				if d := time.Since(begun); kind != 6 || d < time.Second {
+					t.Errorf("the frame %d comes after %v", kind, d)
+				}
+				break
+			}
+		}
+		_ = c.Close()
+		srv.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -284,3 +284,11 @@ func TestCallsOfGRPCThatAreResetCountUntilTheirHandlersReturn(t *testing.T) {
 		t.Errorf("%d handlers ran at a time, want %d at most", n, most)
 	}
 }
+
+// TestServeHTTPTellsWhoseLimitABodyExceeds: middleware that limits bodies is no client that leaves.
+func TestServeHTTPTellsWhoseLimitABodyExceeds(t *testing.T) {
+	s, _ := mounted(t, &service{}, false, func(h http.Handler) http.Handler { return http.MaxBytesHandler(h, 10) })
+	for _, version := range []int{1, 2} {
+		s.over(version, nil).post("UnaryCall", `{"payload":{"body":"AAAA"}}`).want(t, 500, "request body too large")
+	}
+}

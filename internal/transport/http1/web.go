@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
@@ -56,7 +57,7 @@ type Options struct {
 
 	Window         int                        // of each direction of a call, in bytes
 	MaxHeaderBytes int                        // the largest header of a request, in bytes
-	MaxStreams     uint32                     // concurrent requests of a connection; 0 for package http's choice
+	MaxStreams     uint32                     // concurrent requests of a connection; 0 for no limit
 	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
@@ -137,10 +138,18 @@ func (l *single) Addr() net.Addr { return nil }
 
 var logger = grpclog.Component("nearcall")
 
-// errorLog passes on what package http logs.
+// errorLog passes on what package http logs. What it says of connections of HTTP/2 is that clients
+// break rules, which is no error of the server.
 type errorLog struct{}
 
 func (errorLog) Write(b []byte) (int, error) {
-	logger.Error(string(b))
+	text := strings.TrimSpace(string(b))
+	for _, start := range []string{"http2: server", "http2: received", "timeout waiting"} {
+		if strings.HasPrefix(text, start) {
+			logger.Infof("package http closes a connection: %q", text)
+			return len(b), nil
+		}
+	}
+	logger.Error(text)
 	return len(b), nil
 }

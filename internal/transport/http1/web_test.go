@@ -5,17 +5,49 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/grpclog"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(logged, io.Discard, os.Stderr)) // before anything logs, as grpclog demands
+	leak.Main(m)
+}
+
+// logged gets all lines of the log.
+var logged = new(lines)
+
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+// with returns the lines that contain text.
+func (l *lines) with(text string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.all.String()) {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
 
 // A service is the service of the tests. Its fields, if set, replace its methods.
 type service struct {
