@@ -115,15 +115,18 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
-# Python's packages are in bin/grpcio. Without them the tests in Python are skipped.
+# Python's packages are in bin/grpcio. Without them the tests in Python are skipped, and so is what
+# needs buf, Node or Chromium without these.
 GRPCIO     = $(CURDIR)/bin/grpcio
 NO_GRPCIO  = '**** GRPCIO DID NOT CALL THE SERVER: python3, its venv or its packages are missing ****\n'
+NO_WEB     = '**** BUF, NODE AND CHROMIUM DID NOT ALL CALL THE SERVER: npm, its packages or Chromium are missing ****\n'
 
 .PHONY: clients clients-python
-clients: ## call a server with ordinary gRPC clients: Python's grpcio, grpcurl and ghz, in under two minutes
+clients: ## call servers with every client of the table in docs/semantics.md, and with ghz, in under two minutes; CLIENTS=-update writes the table
 	@if $(MAKE) --no-print-directory clients-python; then python='$(GRPCIO)/bin/python'; else python=; printf $(NO_GRPCIO); fi; \
-	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 5m .) && \
-	{ test -n "$$python" || printf $(NO_GRPCIO); }
+	web=; $(MAKE) --no-print-directory web-tools && $(MAKE) --no-print-directory chromium && web=1; \
+	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 5m . $(if $(CLIENTS),-args $(CLIENTS))) && \
+	{ test -n "$$python" || printf $(NO_GRPCIO); test -n "$$web" || printf $(NO_WEB); }
 
 clients-python:
 	@cmp -s interop/clients/requirements.txt '$(GRPCIO)/requirements.txt' || { \

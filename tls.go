@@ -13,14 +13,15 @@ import (
 //
 //   - A client can use them for wss: targets, too, where a connection begins with HTTP/1.1.
 //   - A server prefers h2 and also agrees on http/1.1, unless c.NextProtos or that of a
-//     configuration from c.GetConfigForClient is set. So it serves WebSockets and clients that
-//     speak only HTTP/1.1. A client that offers both, such as a browser, curl or connect-go, can
-//     make calls of gRPC, Connect and gRPC-Web over one connection.
+//     configuration from c.GetConfigForClient is set. If c.NextProtos is not set or has
+//     http/1.1, it takes clients that offer no protocol as well. So it serves WebSockets and
+//     clients that speak only HTTP/1.1. A client that offers both, such as a browser, curl or
+//     connect-go, can make calls of gRPC, Connect and gRPC-Web over one connection.
 //
 // A server with the credentials of [credentials.NewTLS] agrees on h2 only. It serves browsers and
-// curl over HTTP/2, but WebSockets and clients that offer only http/1.1 fail in the TLS handshake,
-// with the alert no_application_protocol. The first request of a connection tells whether the
-// client speaks gRPC, and then no other protocol is served over that connection.
+// curl over HTTP/2, but WebSockets and clients that speak only HTTP/1.1 find their connection
+// closed after the TLS handshake. The first request of a connection tells whether the client
+// speaks gRPC, and then no other protocol is served over that connection.
 //
 // A nil c means the zero Config. NewTLS copies c.
 func NewTLS(c *tls.Config) credentials.TransportCredentials { return targets.NewTLS(c) }

@@ -2,9 +2,14 @@ package interop
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
+	"log"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -12,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/local"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
 )
 
 // startGRPC connects through grpc-go.
@@ -49,6 +56,99 @@ func startSecureFace(cfg *Config) (*Link, error) {
 	p.creds = client
 	srv, _ := nearcallServer(&secure)
 	return p.connect(srv)
+}
+
+// startConnFace connects a client of grpc-go to a nearcall server that serves each connection with
+// ServeConn.
+func startConnFace(cfg *Config) (*Link, error) {
+	p, err := newGRPCPath(cfg)
+	if err != nil {
+		return nil, err
+	}
+	srv, _ := nearcallServer(cfg)
+	return p.connect(connServer{srv})
+}
+
+// A connServer serves the connections of a listener with ServeConn.
+type connServer struct{ *nearcall.Server }
+
+func (s connServer) Serve(lis net.Listener) error {
+	var served sync.WaitGroup
+	defer served.Wait()
+	for {
+		conn, err := lis.Accept()
+		if err != nil {
+			return err
+		}
+		served.Go(func() { _ = s.ServeConn(conn) })
+	}
+}
+
+// behindHTTP connects a client of grpc-go to an HTTP server that passes requests to the server that
+// newServer returns.
+func behindHTTP(newServer func(*Config) handler) func(*Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		open := *cfg
+		open.Private = false // which a unix socket is not for ServeHTTP
+		p, err := newGRPCPath(&open)
+		if err != nil {
+			return nil, err
+		}
+		site := &http.Server{Protocols: new(http.Protocols), ErrorLog: log.New(io.Discard, "", 0)}
+		site.Protocols.SetUnencryptedHTTP2(true)
+		if cfg.Private {
+			var client *tls.Config
+			client, site.TLSConfig = selfSignedTLS()
+			p.creds = credentials.NewTLS(client)
+			site.Protocols.SetHTTP2(true)
+		}
+		h := newServer(cfg)
+		site.Handler = h
+		return p.connect(httpServer{h, site})
+	}
+}
+
+// httpOracle is grpc-go's ServeHTTP, for environments whose calls arrive by that method.
+var httpOracle = Env{Name: "grpc-go's ServeHTTP", Start: behindHTTP(func(cfg *Config) handler {
+	srv := grpc.NewServer(grpcServerOptions(cfg)...)
+	for _, r := range cfg.Register {
+		r(srv)
+	}
+	return srv
+})}
+
+func nearcallHandler(cfg *Config) handler {
+	srv, _ := nearcallServer(cfg)
+	return srv
+}
+
+// A handler is a *grpc.Server or a *nearcall.Server.
+type handler interface {
+	server
+	http.Handler
+}
+
+// An httpServer serves a handler.
+type httpServer struct {
+	handler
+	site *http.Server
+}
+
+func (s httpServer) Serve(lis net.Listener) error {
+	if s.site.TLSConfig != nil {
+		return s.site.ServeTLS(lis, "", "")
+	}
+	return s.site.Serve(lis)
+}
+
+func (s httpServer) Stop() {
+	s.handler.Stop()
+	_ = s.site.Close()
+}
+
+func (s httpServer) GracefulStop() {
+	s.handler.GracefulStop()
+	_ = s.site.Shutdown(context.Background())
 }
 
 // A grpcPath is a way between a client of grpc-go and a server.

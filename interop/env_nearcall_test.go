@@ -60,6 +60,8 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "grpc-client", Start: startFace},
 	{Name: "grpc-client-tls", Start: startSecureFace, Differs: tlsDiffers},
 	{Name: "grpc-client-loop", Start: onLoop(looptest.Baton, startFace), Differs: loopDiffers},
+	{Name: "grpc-client-conn", Start: startConnFace},
+	{Name: "grpc-client-http", Start: behindHTTP(nearcallHandler), Oracle: &httpOracle, Differs: httpDiffers},
 	{Name: "fallback", Start: startFallback, Differs: fallbackDiffers},
 	{Name: "proxy", Start: proxied("unix"), Differs: proxyDiffers},
 	{Name: "inproc-peer", Start: peerOver("inproc"), Differs: peerDiffers},
@@ -74,6 +76,22 @@ func near(envs []Env) []Env {
 		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc") || envs[i].Name == "hostile"
 	}
 	return envs
+}
+
+// httpDiffers are the cases that wait for long if calls arrive by ServeHTTP, or end in several ways.
+var httpDiffers = map[string]string{
+	"methods of odd characters":                                        "package http closes the connection, and who learns why is a race",
+	"content-subtypes of odd characters":                               "package http closes the connection, and who learns why is a race",
+	"authorities of odd characters":                                    "package http closes the connection, and who learns why is a race",
+	"calls with control characters and a policy that retries Internal": "package http closes the connection, and who learns why is a race",
+	"a unary request to a server that does not wait for it":            "package http sends the header and the end apart, and the client may send in between",
+	"by Header, where the end comes without one":                       "package http sends a header with each end, so there is no such end",
+	"a sender notices, beside a receiver":                              "package http sends a header with each end, which commits the call to its attempt",
+	"a deadline of the service config is for all attempts":             "package http sends a header with each end, which commits the call to its attempt",
+	"a deadline in the backoff":                                        "package http sends a header with each end, which commits the call to its attempt",
+	"an age with a grace meets calls in every state":                   "the age of a connection is the HTTP server's",
+	"keepalive meets calls in every state":                             "keepalive is the HTTP server's",
+	"the handler's calls after the deadline":                           "what is sent after the end of a call is Unavailable",
 }
 
 // loopDiffers are the cases in which a handler on a loop calls with a client of grpc-go,

@@ -184,6 +184,13 @@ func (r *results) run(t *testing.T, env Env, k Case, expected func(Case) Transcr
 			t.Skip(got.Skip)
 		}
 		agrees := slices.Equal(want.Lines, got.Lines)
+		if !agrees && env.Oracle != nil {
+			want = k.Record(*env.Oracle, 1)
+			for patience := time.Duration(4); patience <= 16 && (got.Timed || want.Timed) && !slices.Equal(want.Lines, got.Lines); patience *= 4 {
+				want, got = k.Record(*env.Oracle, patience), k.Record(env, patience)
+			}
+			agrees = slices.Equal(want.Lines, got.Lines)
+		}
 		r.add(env, k, agrees)
 		if agrees {
 			if testing.Verbose() && env.Name == "grpc-go" {

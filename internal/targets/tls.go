@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"slices"
 
 	"google.golang.org/grpc/credentials"
 
@@ -31,7 +33,7 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 		}
 		return config, err
 	}
-	return &tlsCredentials{credentials.NewTLS(c), credentials.NewTLS(server), c}
+	return &tlsCredentials{credentials.NewTLS(c), server, c}
 }
 
 // withHTTP returns a copy of a server's c that agrees on HTTP/2 and on HTTP/1.1, unless c names
@@ -46,21 +48,33 @@ func withHTTP(c *tls.Config) *tls.Config {
 
 type tlsCredentials struct {
 	credentials.TransportCredentials // the client's
-	server                           credentials.TransportCredentials
+	server                           *tls.Config
 	config                           *tls.Config // a copy of the user's
 }
 
-// Server returns the credentials that ServerHandshake uses.
-func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.server }
+// Server returns credentials that do what ServerHandshake does with the connection if the handshake
+// fails.
+func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.TransportCredentials }
 
-// ServerHandshake implements [credentials.TransportCredentials].
+// ServerHandshake implements [credentials.TransportCredentials]. Unlike grpc-go's it takes clients
+// that offer no protocol by ALPN if it agrees on HTTP/1.1: many that speak only that offer none,
+// such as Node's https.
 func (c *tlsCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c.server.ServerHandshake(conn)
+	secured := tls.Server(conn, c.server)
+	err := secured.Handshake()
+	if err == nil && secured.ConnectionState().NegotiatedProtocol == "" && !slices.Contains(c.server.NextProtos, "http/1.1") {
+		err = errors.New("the client and the server agree on no protocol by ALPN")
+	}
+	if err != nil {
+		_ = secured.Close()
+		return nil, nil, err
+	}
+	return secured, link.TLSInfo(secured.ConnectionState()), nil
 }
 
 // Clone implements [credentials.TransportCredentials].
 func (c *tlsCredentials) Clone() credentials.TransportCredentials {
-	return &tlsCredentials{c.TransportCredentials.Clone(), c.server.Clone(), c.config.Clone()}
+	return &tlsCredentials{c.TransportCredentials.Clone(), c.server, c.config.Clone()}
 }
 
 // OverrideServerName implements [credentials.TransportCredentials].

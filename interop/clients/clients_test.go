@@ -19,6 +19,8 @@ const (
 	pythonVariable = "NEARCALL_PYTHON"  // a Python with the packages of requirements.txt; empty if there is none
 )
 
+const noPython = "there is no Python with grpcio"
+
 const serviceName = "nearcall.examples.orders.Orders"
 
 // meant skips a test unless `make clients` runs it: it takes long to build the clients.
@@ -47,24 +49,29 @@ func tool(t *testing.T, name string) string {
 	return strings.TrimSpace(run(t, exec.CommandContext(t.Context(), "go", "tool", "-n", name)))
 }
 
+// stubs returns a directory with the generated code of orders.proto for python.
+func stubs(ctx context.Context, t *testing.T, python string) string {
+	dir := t.TempDir()
+	protos := filepath.Join("..", "..", "examples", "orders", "orderspb")
+	run(t, exec.CommandContext(ctx, python, "-m", "grpc_tools.protoc", "-I", protos,
+		"--python_out", dir, "--grpc_python_out", dir, "orders.proto"))
+	return dir
+}
+
 func TestPythonCallsTheServer(t *testing.T) {
 	meant(t)
 	python := os.Getenv(pythonVariable)
 	if python == "" {
-		t.Skip("there is no Python with grpcio")
+		t.Skip(noPython)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	stubs := t.TempDir()
-	protos := filepath.Join("..", "..", "examples", "orders", "orderspb")
-	run(t, exec.CommandContext(ctx, python, "-m", "grpc_tools.protoc", "-I", protos,
-		"--python_out", stubs, "--grpc_python_out", stubs, "orders.proto"))
 	places, err := json.Marshal(serve(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, python, "-B", "-m", "unittest", "-v", "test_grpcio")
-	cmd.Env = append(cmd.Environ(), "PYTHONPATH="+stubs, "NEARCALL_PLACES="+string(places))
+	cmd.Env = append(cmd.Environ(), "PYTHONPATH="+stubs(ctx, t, python), "NEARCALL_PLACES="+string(places))
 	t.Logf("%s", run(t, cmd))
 }
 
