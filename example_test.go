@@ -124,6 +124,32 @@ func ExampleServer_ServeConn() {
 	// Output: SERVING
 }
 
+// A library that dials itself makes its calls through a nearcall connection.
+func ExampleClientConn_DialOptions() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	conn := srv.Client()
+	defer conn.Close()
+
+	// What a library does with the options that it takes.
+	library := func(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+		opts = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)
+		return grpc.NewClient("health.example.com", opts...)
+	}
+	cc, err := library(conn.DialOptions()...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cc.Close()
+	reply, err := healthpb.NewHealthClient(cc).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Status)
+	// Output: SERVING
+}
+
 // Streams work as they do over a network: the handler runs concurrently with the caller,
 // flow control limits how far it gets ahead, and the caller's context cancels it.
 func ExampleClientConn_NewStream() {

@@ -14,8 +14,10 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/base"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/resolver"
+
+	"github.com/nearcall/nearcall/internal/connector"
 )
 
 // GRPC returns a *grpc.ClientConn that stands for c, for APIs that require the concrete
@@ -44,15 +46,28 @@ func (c *ClientConn) GRPC() *grpc.ClientConn {
 	return c.grpc
 }
 
-// newGRPC returns a connection of grpc-go that never connects: its interceptors pass
-// every call to c, and its balancer, a mirror, shows c's state.
+// DialOptions returns options for a library that calls grpc.NewClient or grpc.Dial itself and takes
+// a []grpc.DialOption. The *grpc.ClientConn that the library makes passes its calls to c, and
+// connects nowhere. c has a target, a dialer and credentials of its own. Pass the options after all
+// others: the library's interceptors then run before c's.
+//
+// Of the library's other options only its call options affect the calls, such as those of
+// [grpc.WithDefaultCallOptions]. Give c the per-RPC credentials, the stats handlers and the service
+// config that the calls need.
+//
+// Connect connects c, and the state is c's, if the library's target has no scheme, or one of dns,
+// passthrough, unix and unix-abstract. No call waits for the state. As with all connections of
+// grpc.NewClient, the state is Idle until Connect is called.
+//
+// The options can be used more than once. Close c when the library no longer needs it: when the
+// library closes its *grpc.ClientConn, c stays open, and calls that run continue. Later calls
+// through that *grpc.ClientConn return Canceled.
+func (c *ClientConn) DialOptions() []grpc.DialOption {
+	return c.optionsOf(source{conn: c}, "dns", "unix", "unix-abstract")
+}
+
+// newGRPC returns a connection of grpc-go that stands for c.
 func (c *ClientConn) newGRPC() *grpc.ClientConn {
-	unary := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return c.Invoke(ctx, method, req, reply, opts...)
-	}
-	stream := func(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		return c.NewStream(ctx, desc, method, opts...)
-	}
 	dial := func(target string) (*grpc.ClientConn, error) {
 		var scheme string
 		if u, err := url.Parse(target); err == nil {
@@ -61,13 +76,7 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 		// Dial, not NewClient: Dial builds the balancer at once, so the state is right from the
 		// start and Close reaches c. Dial does not make c connect.
 		//lint:ignore SA1019 deprecated for its handling of schemes and WithBlock, which is not used here
-		return grpc.Dial(target,
-			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
-			grpc.WithResolvers(source{c, scheme}, source{c, "passthrough"}, source{c, resolver.GetDefaultScheme()}),
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.maxAttempts),
-			grpc.WithContextDialer(noDial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: forever, MaxDelay: forever}}),
-		)
+		return grpc.Dial(target, c.optionsOf(source{conn: c, same: true}, scheme)...)
 	}
 	cc, err := dial(c.target)
 	if err != nil {
@@ -78,11 +87,51 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 	return cc
 }
 
-// A source is the resolver of the connection that newGRPC returns. It resolves the
-// target to no address, selects the balancer, and passes conn to it.
+// optionsOf returns the options of a connection of grpc-go that never connects: its interceptors
+// pass every call to c, and its balancer, a mirror, shows c's state. s resolves targets with one of
+// the schemes, and those without.
+func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
+	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if s.isClosed(cc) {
+			return connector.ErrClosing
+		}
+		return c.Invoke(ctx, method, req, reply, opts...)
+	}
+	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		if s.isClosed(cc) {
+			return nil, connector.ErrClosing
+		}
+		return c.NewStream(ctx, desc, method, opts...)
+	}
+	var resolvers []resolver.Builder
+	for _, scheme := range append(schemes, "passthrough", resolver.GetDefaultScheme()) {
+		s.scheme = scheme
+		resolvers = append(resolvers, s)
+	}
+	return []grpc.DialOption{
+		// With WithUnaryInterceptor, unary would run before the interceptors of a library, and skip
+		// them.
+		grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream),
+		grpc.WithResolvers(resolvers...),
+		// They replace a library's. They are never used. grpc-go accepts per-RPC credentials beside
+		// them.
+		grpc.WithCredentialsBundle(nil), grpc.WithTransportCredentials(credentials.NewTLS(nil)),
+		grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.maxAttempts),
+		grpc.WithContextDialer(noDial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: forever, MaxDelay: forever}}),
+	}
+}
+
+// A source is the resolver of a connection with the options of optionsOf. It resolves the target to
+// no address, selects the balancer, and passes itself to it.
 type source struct {
 	conn   *ClientConn
 	scheme string
+	same   bool // the connection is the one that GRPC returns, and closed with conn
+}
+
+// isClosed reports whether a library has closed cc.
+func (s source) isClosed(cc *grpc.ClientConn) bool {
+	return !s.same && cc.GetState() == connectivity.Shutdown
 }
 
 func (s source) Scheme() string { return s.scheme }
@@ -92,7 +141,7 @@ func (s source) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.Buil
 	if config.Err != nil {
 		config = cc.ParseServiceConfig(mirrored(""))
 	}
-	_ = cc.UpdateState(resolver.State{ServiceConfig: config, Attributes: attributes.New(sourceKey{}, s.conn)})
+	_ = cc.UpdateState(resolver.State{ServiceConfig: config, Attributes: attributes.New(sourceKey{}, s)})
 	return s, nil
 }
 
@@ -125,53 +174,78 @@ func (mirrorBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) bala
 	return &mirror{cc: cc}
 }
 
-// A mirror is a balancer without connections. It shows the state of conn on a connection of
-// grpc-go, and forwards to conn what the user asks of that connection.
+// A mirror is a balancer without connections. It shows the state of a ClientConn on a connection of
+// grpc-go, and forwards to the ClientConn what the user asks of that connection.
 //
-// Lock order: the mu of conn's connector, then grpc-go's locks. So grpc-go must call a
+// Lock order: the mu of the ClientConn's connector, then grpc-go's locks. So grpc-go must call a
 // mirror without holding a lock that UpdateState or NewSubConn takes, as it promises to
 // every balancer.
 type mirror struct {
-	cc   balancer.ClientConn
-	conn *ClientConn // nil before the first update
+	cc     balancer.ClientConn
+	source source // zero before the first update
+	stop   func() // ends the observation of source.conn
 
-	// bell makes ResetConnectBackoff reach conn. It is a SubConn in an endless backoff, which
-	// ResetConnectBackoff ends. It exists only in state TransientFailure. Guarded by the
-	// connector's mu.
+	// bell makes ResetConnectBackoff reach the ClientConn. It is a SubConn in an endless backoff,
+	// which ResetConnectBackoff ends. It exists only in state TransientFailure, and only on the
+	// connection that GRPC returns. Guarded by the connector's mu.
 	bell balancer.SubConn
 }
 
 // UpdateClientConnState implements [balancer.Balancer].
 func (m *mirror) UpdateClientConnState(s balancer.ClientConnState) error {
-	if m.conn == nil {
-		conn, ok := s.ResolverState.Attributes.Value(sourceKey{}).(*ClientConn)
+	if m.source.conn == nil {
+		from, ok := s.ResolverState.Attributes.Value(sourceKey{}).(source)
 		if !ok {
 			return errors.New("nearcall: the balancer " + mirrorName + " is for the connections that ClientConn.GRPC returns")
 		}
-		m.conn = conn
-		conn.conn.Observe(m.show)
+		m.source = from
+		m.stop = from.conn.observe(m.show)
 	}
 	return nil
 }
 
+// observe calls f with the current state and with each later one, until stop is called.
+func (c *ClientConn) observe(f func(connectivity.State)) (stop func()) {
+	if c.remote == nil {
+		return c.conn.Observe(f)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for s := c.remote.GetState(); ; s = c.remote.GetState() {
+			f(s)
+			if s == connectivity.Shutdown || !c.remote.WaitForStateChange(ctx, s) {
+				return
+			}
+		}
+	}()
+	return cancel
+}
+
 var errShown = errors.New("nearcall: this *grpc.ClientConn makes its calls through a nearcall.ClientConn, and connects nowhere itself")
 
-// show publishes the state s. The connector calls it with its mu held.
+// show publishes the state s. The connector calls it with its mu held. If the ClientConn is closed,
+// a library's connection shows TransientFailure, because only the library can close it.
 func (m *mirror) show(s connectivity.State) {
+	if s == connectivity.Shutdown {
+		if m.source.same {
+			return
+		}
+		s = connectivity.TransientFailure
+	}
 	m.cc.UpdateState(balancer.State{ConnectivityState: s, Picker: base.NewErrPicker(errShown)})
 	if m.bell != nil {
 		m.bell.Shutdown()
 		m.bell = nil
 	}
-	if s != connectivity.TransientFailure {
+	if s != connectivity.TransientFailure || !m.source.same {
 		return
 	}
 	var bell balancer.SubConn
 	//lint:ignore SA1019 deprecated for more than one address
-	bell, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.conn.target}}, balancer.NewSubConnOptions{
+	bell, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.source.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
-				m.conn.conn.ResetBackoff()
+				m.source.conn.conn.ResetBackoff()
 				bell.Connect()
 			}
 		},
@@ -189,16 +263,19 @@ func noDial(context.Context, string) (net.Conn, error) { return nil, errShown }
 
 // ExitIdle implements [balancer.Balancer]. grpc-go calls it for Connect.
 func (m *mirror) ExitIdle() {
-	if m.conn != nil {
-		m.conn.Connect()
+	if m.source.conn != nil {
+		m.source.conn.Connect()
 	}
 }
 
 // Close implements [balancer.Balancer]. The connection of grpc-go was closed, by the
-// user or by conn.
+// user or by its ClientConn.
 func (m *mirror) Close() {
-	if m.conn != nil {
-		_ = m.conn.shut()
+	switch {
+	case m.source.same:
+		_ = m.source.conn.shut()
+	case m.stop != nil:
+		m.stop()
 	}
 }
 

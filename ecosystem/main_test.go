@@ -6,4 +6,10 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if isPlugin() {
+		servePlugin()
+		return
+	}
+	leak.Main(m)
+}

@@ -4,6 +4,8 @@
 //
 //	srv := nearcall.NewServer(forward.To(grpcServer))
 //
+// A library that listens and serves itself takes [NewServer] instead.
+//
 // # What it does
 //
 // A call to a service that is not registered with the nearcall server goes to the
@@ -44,7 +46,7 @@
 //
 // Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and
 // GracefulStop of the *grpc.Server end the forwarded calls that still run. Those fail with
-// Unavailable.
+// Unavailable. A server of [NewServer] needs no other to be stopped.
 package forward
 
 import (

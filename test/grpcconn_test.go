@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,9 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/testdata"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
@@ -363,5 +366,178 @@ func TestGetMethodConfigHasTheLimitOfAttempts(t *testing.T) {
 			t.Errorf("with a limit of %d: %+v, want %d attempts", limit, m.RetryPolicy, want)
 		}
 		_ = conn.Close()
+	}
+}
+
+// order returns options with interceptors that append name to list.
+func order(list *[]string, name string) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			*list = append(*list, name)
+			return next(ctx, method, req, reply, cc, opts...)
+		}),
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			*list = append(*list, name+" chained")
+			return next(ctx, method, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			*list = append(*list, name+" streams")
+			return next(ctx, desc, cc, method, opts...)
+		}),
+	}
+}
+
+func TestALibrarysConnectionPassesItsCallsOn(t *testing.T) {
+	tls, err := credentials.NewClientTLSFromFile(testdata.Path("x509/server_ca_cert.pem"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialled := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+		t.Error("the library's connection dials")
+		return nil, net.ErrClosed
+	})
+	for name, more := range map[string][]grpc.DialOption{
+		"insecure":          {grpc.WithTransportCredentials(insecureCreds())},
+		"TLS":               {grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secret{})},
+		"a bundle":          {grpc.WithCredentialsBundle(google{})},
+		"without any":       nil,
+		"as go-plugin does": {grpc.WithTransportCredentials(insecureCreds()), grpc.FailOnNonTempDialError(true)},
+	} {
+		for _, target := range []string{"unused", "localhost:1", "dns:///localhost:1", "unix:absent", "passthrough:///absent", "unix-abstract:absent", "inproc:absent"} {
+			for how, dial := range map[string]func(string, ...grpc.DialOption) (*grpc.ClientConn, error){"Dial": grpc.Dial, "NewClient": grpc.NewClient} {
+				t.Run(strings.Join([]string{name, target, how}, "/"), func(t *testing.T) {
+					var seen []string
+					near := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+						seen = append(seen, "nearcall's")
+						return next(ctx, method, req, reply, cc, opts...)
+					}
+					_, conn := connect(t, serve(t, echo{}), nearcall.WithUnaryInterceptor(near))
+					opts := append(append([]grpc.DialOption{dialled}, order(&seen, "library's")...), more...)
+					cc, err := dial(target, append(opts, conn.DialOptions()...)...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cc.Close()
+					client := testpb.NewTestServiceClient(cc)
+					if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+						t.Error(err)
+					}
+					testBidiStream(t.Context(), t, client)
+					if got := strings.Join(seen, ", "); got != "library's, library's chained, nearcall's, library's streams" {
+						t.Errorf("interceptors: %s", got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// secret requires a secured connection.
+type secret struct{}
+
+func (secret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, nil
+}
+func (secret) RequireTransportSecurity() bool { return true }
+
+// google is a bundle, as Google's libraries use.
+type google struct{}
+
+func (google) TransportCredentials() credentials.TransportCredentials { return insecureCreds() }
+func (google) PerRPCCredentials() credentials.PerRPCCredentials       { return nil }
+func (g google) NewWithMode(string) (credentials.Bundle, error)       { return g, nil }
+
+func TestALibrarysConnectionHasTheStateOfItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		name := "states-of-a-library"
+		conn, err := nearcall.NewClient("inproc:" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll := func(want connectivity.State, ccs ...*grpc.ClientConn) {
+			t.Helper()
+			synctest.Wait()
+			for i, cc := range ccs {
+				if got := cc.GetState(); got != want {
+					t.Errorf("connection %d is %v, want %v", i, got, want)
+				}
+			}
+		}
+		opts := conn.DialOptions()
+		//lint:ignore SA1019 libraries use it
+		first, err := grpc.Dial("unused", opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := grpc.NewClient("unused", opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(connectivity.Idle, first, second, conn.GRPC())
+		second.Connect()
+		wantAll(connectivity.TransientFailure, first, second, conn.GRPC())
+
+		lis, err := nearcall.Listen("inproc:" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go func() { _ = srv.Serve(lis) }()
+		time.Sleep(time.Minute)
+		wantAll(connectivity.Ready, first, second, conn.GRPC())
+		//lint:ignore SA1019 libraries use it
+		blocking, err := grpc.Dial("unused", append(opts, grpc.WithBlock())...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(connectivity.Ready, blocking)
+
+		for _, cc := range []*grpc.ClientConn{first, blocking} {
+			if err := cc.Close(); err != nil {
+				t.Error(err)
+			}
+			isClosing(t, "a call of a closed one", cc.Invoke(t.Context(), testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse)))
+			_, err = cc.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, testpb.TestService_FullDuplexCall_FullMethodName)
+			isClosing(t, "a stream of a closed one", err)
+		}
+		if _, err := testpb.NewTestServiceClient(second).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+			t.Errorf("another's call: %v", err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		wantAll(connectivity.TransientFailure, second)
+		_, err = testpb.NewTestServiceClient(second).UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		isClosing(t, "a call after Close", err)
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	}) // the bubble checks that every goroutine has ended
+}
+
+func TestALibrarysConnectionToATargetOfGRPC(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{})
+	go func() { _ = srv.Serve(lis) }()
+	defer srv.Stop()
+	conn, err := nearcall.NewClient(lis.Addr().String(), nearcall.WithTransportCredentials(insecureCreds()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cc, err := grpc.NewClient("unused", conn.DialOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	if _, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Error(err)
+	}
+	cc.Connect()
+	for s := cc.GetState(); s != connectivity.Ready; s = cc.GetState() {
+		if !cc.WaitForStateChange(t.Context(), s) {
+			t.Fatal("it does not become ready")
+		}
 	}
 }

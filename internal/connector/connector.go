@@ -37,16 +37,16 @@ type Connector struct {
 
 	ready atomic.Pointer[session] // the session of state Ready
 
-	mu       sync.Mutex
-	draining []*session // no longer ready, with calls that may still run
-	state    connectivity.State
-	failure  error                    // the last attempt's; nil once connected
-	changed  chan struct{}            // closed and replaced when state changes
-	observer func(connectivity.State) // called, with mu held, for each state but Shutdown; may be nil
-	dialNow  chan struct{}            // capacity 1; ends a backoff early
-	stopDial func()                   // ends the dial loop; nil if none runs
-	attempts uint64                   // number of dial loops so far
-	redial   redial
+	mu        sync.Mutex
+	draining  []*session // no longer ready, with calls that may still run
+	state     connectivity.State
+	failure   error         // the last attempt's; nil once connected
+	changed   chan struct{} // closed and replaced when state changes
+	observers map[*observer]struct{}
+	dialNow   chan struct{} // capacity 1; ends a backoff early
+	stopDial  func()        // ends the dial loop; nil if none runs
+	attempts  uint64        // number of dial loops so far
+	redial    redial
 }
 
 // A Config says how to connect.
@@ -185,8 +185,8 @@ func (c *Connector) setState(s connectivity.State) {
 	c.log(s)
 	close(c.changed)
 	c.changed = make(chan struct{})
-	if c.observer != nil && s != connectivity.Shutdown {
-		c.observer(s)
+	for o := range c.observers {
+		o.see(s)
 	}
 }
 
@@ -206,18 +206,27 @@ func (c *Connector) log(s connectivity.State) {
 	}
 }
 
-// Observe calls f with the current state and with each later one but Shutdown. mu is held
-// during the call, so f must not call the connector. There is at most one observer.
-func (c *Connector) Observe(f func(connectivity.State)) {
+// An observer sees each state of a connector.
+type observer struct{ see func(connectivity.State) }
+
+// Observe calls f with the current state and with each later one, until stop is called. mu is held
+// during the call, so f must not call the connector.
+func (c *Connector) Observe(f func(connectivity.State)) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == connectivity.Shutdown {
-		return
-	}
 	c.noticeEnd()
-	c.observer = f
+	if c.observers == nil {
+		c.observers = make(map[*observer]struct{})
+		go c.noticeEnds()
+	}
+	o := &observer{f}
+	c.observers[o] = struct{}{}
 	f(c.state)
-	go c.noticeEnds()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.observers, o)
+	}
 }
 
 // noticeEnds notices the end of each session even if no methods are called, until Close.

@@ -676,14 +676,14 @@ var Faults = []Fault{
 	{
 		Name: "a *grpc.ClientConn does not learn of its connection's state",
 		File: "internal/connector/connector.go",
-		Old:  "\t\tc.observer(s)\n",
-		New:  "\t\t_ = s\n", Items: []int{41, 42},
+		Old:  "\t\to.see(s)\n",
+		New:  "\t\t_ = o\n", Items: []int{41, 42},
 	},
 	{
 		Name: "closing a *grpc.ClientConn leaves its connection open",
 		File: "grpcconn.go",
-		Old:  "_ = m.conn.shut()",
-		New:  "_ = m.conn", Items: []int{41},
+		Old:  "_ = m.source.conn.shut()",
+		New:  "_ = m.source.conn", Items: []int{41},
 	},
 	{
 		Name: "a forwarded call loses its trailer",

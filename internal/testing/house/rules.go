@@ -58,7 +58,7 @@ var Imports = []Rule{
 	{Pkg: "loop", May: []string{"internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
-	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/options"}},
+	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/options", "internal/transport/sock"}},
 	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 

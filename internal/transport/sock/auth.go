@@ -31,20 +31,27 @@ func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	return link.Private
 }
 
-// accepted does the server's part of the security handshake on conn. mixes says that over HTTP/2
-// the client may speak all protocols: TLS has shown that it also speaks HTTP/1.1, unlike clients
-// of gRPC alone.
-func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, mixes bool, err error) {
+// accepted does the server's part of the security handshake on conn, unless it is over. before was
+// already read from secured. mixes says that over HTTP/2 the client may speak all protocols: TLS has
+// shown that it also speaks HTTP/1.1, unlike clients of gRPC alone.
+func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, before []byte, mixes bool, err error) {
+	if b, ok := conn.(*Begun); ok {
+		if auth = b.auth; auth == nil {
+			auth = o.PlainAuth(b.Conn)
+		}
+		return b.Conn, auth, b.first, false, nil
+	}
 	if o.Creds != nil {
-		return handshake(o.Creds, conn)
+		secured, auth, mixes, err = handshake(o.Creds, conn)
+		return secured, auth, nil, mixes, err
 	}
 	if c, ok := conn.(*tls.Conn); ok { // from a tls.NewListener
 		if err := c.Handshake(); err != nil {
-			return nil, nil, false, err
+			return nil, nil, nil, false, err
 		}
-		return c, link.TLSInfo(c.ConnectionState()), false, nil
+		return c, link.TLSInfo(c.ConnectionState()), nil, false, nil
 	}
-	return conn, o.PlainAuth(conn), false, nil
+	return conn, o.PlainAuth(conn), nil, false, nil
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open

@@ -244,7 +244,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	defer l.removePending(conn)
 	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
 	_ = conn.SetDeadline(deadline)
-	secured, auth, mixes, err := l.Options.accepted(conn)
+	secured, auth, before, mixes, err := l.Options.accepted(conn)
 	if err != nil {
 		if !errors.Is(err, credentials.ErrConnDispatched) { // a dispatched conn has another owner
 			logFailed(conn, "the security handshake", err)
@@ -252,7 +252,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		}
 		return nil, err
 	}
-	over, first, p, err := l.readProtocol(ctx, secured, deadline)
+	over, first, p, err := l.readProtocol(ctx, secured, before, deadline)
 	switch {
 	case err != nil:
 		if err != errStays {
@@ -294,9 +294,10 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 }
 
 // readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
-// over is the connection that a session then uses: conn, or the one that replaces it.
-func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
-	first, p, err = l.Options.readFirst(conn, nil)
+// before was already read from conn. over is the connection that a session then uses: conn, or the
+// one that replaces it.
+func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
+	first, p, err = l.Options.readFirst(conn, before)
 	if err == nil && p == offer {
 		var why error
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {

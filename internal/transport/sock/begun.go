@@ -1,0 +1,53 @@
+package sock
+
+import (
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/scmrights"
+)
+
+// A Begun is a connection whose security handshake is over, and from which the first bytes were
+// read. A listener can serve it instead of the connection itself.
+type Begun struct {
+	net.Conn                      // secured
+	auth     credentials.AuthInfo // of the peer; nil if the connection was not secured
+	first    []byte               // what was read and Read has not returned yet
+}
+
+// Begin reads the first bytes of conn, and reports whether it is a connection of HTTP/2. auth is the
+// result of the security handshake.
+func Begin(conn net.Conn, auth credentials.AuthInfo) (b *Begun, isHTTP2 bool, err error) {
+	if u, ok := conn.(*net.UnixConn); ok {
+		scmrights.Refuse(u)
+	}
+	const start = "PRI " // of the preface
+	b = &Begun{Conn: conn, auth: auth, first: make([]byte, 0, 512)}
+	for {
+		n, err := conn.Read(b.first[len(b.first):cap(b.first)])
+		b.first = b.first[:len(b.first)+n]
+		s := string(b.first)
+		switch {
+		case strings.HasPrefix(s, start):
+			return b, true, nil
+		case !strings.HasPrefix(start, s):
+			return b, false, nil
+		case err != nil:
+			return nil, false, err
+		}
+	}
+}
+
+// Read implements [net.Conn]. It returns the first bytes again.
+func (b *Begun) Read(p []byte) (int, error) {
+	if len(b.first) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.first)
+	if b.first = b.first[n:]; len(b.first) == 0 {
+		b.first = nil
+	}
+	return n, nil
+}
