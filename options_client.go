@@ -205,9 +205,9 @@ func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Keepalive = p }, grpc.WithKeepaliveParams(p))
 }
 
-// WithInitialConnWindowSize sets the flow-control window of a connection: how many
-// bytes all handlers together can send before the client has read them. The default is
-// 2 MiB; the minimum is the window of a stream. In process only streams have windows.
+// WithInitialConnWindowSize sets the flow-control window of a connection: how many bytes all
+// handlers together can send before the client has read them. The default is 2 MiB; the minimum
+// is the window of a stream. In process, only streams have windows.
 func WithInitialConnWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes))
 }

@@ -11,9 +11,10 @@ import (
 //
 // quic-go keeps a connection alive, but does not always notice that the peer is gone. Its PINGs
 // are so small that a restarted server sends no stateless reset for them: a reset must be smaller
-// than the packet that it answers. And its idle timeout starts again with the first packet that
-// this side sends when the peer is silent. So a session checks now and then whether packets have
-// arrived. A side that keeps the connection alive sends a larger packet when none have.
+// than the packet that it answers. And when the peer falls silent, quic-go's idle timeout
+// counts not from the last packet that arrived, but from the first that this side sends after it.
+// So a session checks now and then whether packets have arrived. A side that keeps the connection
+// alive sends a larger packet when none have.
 
 // A watch checks whether the peer still sends packets. Guarded by the session's mu.
 type watch struct {

@@ -18,9 +18,9 @@ import (
 // what quic-go takes at once. A separate goroutine writes the rest, and the next message waits
 // until that goroutine is done. Ends and headers do not wait: the same goroutine writes them, too.
 
-// maxUnsent bounds the bytes of a call that are passed to quic-go. Beyond it, the next write
-// waits until all of them are in packets. The peer's credit is no bound: a peer may grant any
-// amount.
+// maxUnsent bounds the bytes of a call that are passed to quic-go without waiting. A write that
+// would exceed it waits until quic-go has put the earlier bytes into packets. The peer's credit is
+// no bound: a peer may grant any amount.
 const maxUnsent = 64 << 10
 
 // maxTry is the largest write that the sender passes to quic-go itself, in bytes. quic-go copies

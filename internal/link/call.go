@@ -253,9 +253,9 @@ func (c *UnaryCall) Abort(reason error) {
 // Wait waits until the call has ended, was aborted, or the caller's context is done.
 // In the last case the caller leaves, and the callee learns of it.
 //
-// Wait returns nil if the call ended and its results are valid. Otherwise it returns
-// the reason, and of the results only Header may be read. A task waits with its own
-// Parker, any other caller with one of w.
+// Wait returns nil if the call ended and its results are valid. Otherwise it returns the
+// reason, and of the results only Header may be read. A task waits with its own Parker, and any
+// other caller with a Parker that w supplies.
 func (c *UnaryCall) Wait(w wait.Waiter) error {
 	w, err := c.wait(w)
 	if c.parker != nil {

@@ -48,9 +48,9 @@ type Session interface {
 	// Retire closes Done, so that no new calls are made, and drains.
 	Retire()
 
-	// Written returns a channel that is closed when this process may exit without losing what this
-	// side has sent for calls of the peer that have ended: see Acceptor's Gone. Written is used
-	// after Drain.
+	// Written returns a channel that is closed once this process may exit: what this side has
+	// sent for the peer's ended calls is then not lost, in the sense of Acceptor's Gone. Written
+	// is used after Drain.
 	Written() <-chan struct{}
 
 	// Close ends the session and aborts all its calls for reason. It does not wait. What ended
@@ -156,11 +156,10 @@ type Stream interface {
 	// unblocks Send and Recv. After a callee has sent its End, its Abort does nothing.
 	Abort(reason error)
 
-	// OnAbort makes the stream call f, once, with the reason when either side
-	// aborts it, or at once if that has happened. The callee's f is called before
-	// its Send and Recv return. The caller's f is called when all that had arrived
-	// can be received without waiting. OnAbort is called at most once, before
-	// several goroutines use the stream.
+	// OnAbort sets the function f that is called once, with the reason, when either side aborts
+	// the stream. If it was aborted before, f is called at once. The callee's f is called before
+	// its Send and Recv return. The caller's f is called when all that had arrived can be received
+	// without waiting. OnAbort is called at most once, before several goroutines use the stream.
 	OnAbort(f func(reason error))
 
 	// SetWaiter sets the Waiter for Send and Recv; nil for goroutines.

@@ -75,7 +75,7 @@ type Placer interface {
 	Hold(at, n int) error
 
 	// Check returns an error if the message that is held at this place must not be fetched. One
-	// reason is that the peer has spent less memory itself than its messages need. The other is
+	// reason is that the peer has allocated less memory than its held messages need. The other is
 	// that the message was not kept when the connection was closed; then the error wraps
 	// [link.ErrExhausted]. Fetch fills b with the bytes at the place. It fails if the memory
 	// cannot be read.

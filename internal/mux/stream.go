@@ -346,9 +346,9 @@ func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 // Reuse of streams.
 //
-// A stream is larger than most messages, so the streams of unary calls are pooled. The stream of
-// a call of this side never leaves Invoke. The stream of a call of the peer has several holders,
-// and the last one to drop it puts it into the pool.
+// A stream is larger than most messages, so the streams of unary calls are pooled. For a call
+// of this side, Invoke takes a stream from the pool and puts it back. The stream of a call of the
+// peer has several holders, and the last one to drop it puts it into the pool.
 //
 // Invariants:
 //   - holders counts those that may still use the stream: the session, which drops it when the

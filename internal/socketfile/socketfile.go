@@ -189,8 +189,8 @@ func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 	return bind(path, o)
 }
 
-// takenSuffix is appended to a path to name the file that a server which takes the path over makes
-// first.
+// takenSuffix is appended to a path that a server takes over. The result names the file that
+// the server makes first, and then renames to the path.
 const takenSuffix = ".nearcall-new"
 
 // takeOver listens on a new file and renames it to path, on which another server listens. The

@@ -18,7 +18,7 @@ import (
 // available reports whether the program can use the scheme.
 func (s *scheme) available() bool { return s.module == "" || registry.TransportOf(s.name) != nil }
 
-// parseModule parses the target of a scheme with its own module.
+// parseModule parses a target whose scheme has its transport in a separate module.
 func (t *Target) parseModule() error {
 	transport := registry.TransportOf(t.Scheme.name)
 	if transport == nil {

@@ -109,7 +109,7 @@ export class Connection {
     try {
       this.#connect();
     } catch (e) {
-      this.#failed(new CallError(Code.unavailable, String(e))); // thrown by the class of WebSockets
+      this.#failed(new CallError(Code.unavailable, String(e))); // thrown by the WebSocket constructor
     }
   }
 

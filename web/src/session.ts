@@ -53,7 +53,7 @@ const drainPing = new Uint8Array(8).fill(1); // the PINGs that ping sends have z
 
 /** How often a flush waits for the next microtask, in which callers may write more. */
 const patience = 3;
-const resolved = Promise.resolve(); // its then is faster than queueMicrotask
+const resolved = Promise.resolve(); // calling then on it is faster than queueMicrotask
 
 /**
  * The client's side of a connection, over any channel of ordered bytes. Its owner calls `receive`

@@ -40,7 +40,10 @@ export class Socket {
   /** Is called when the session takes calls. */
   opened: (session: Session) => void = () => {};
 
-  /** Is called when the session takes no more calls, or none was opened. It is called before ended, and may be called again later. */
+  /**
+   * Is called when the session takes no more calls, or when the WebSocket ends before there is a
+   * session. It is called before ended, and may be called again later.
+   */
   drained: () => void = () => {};
 
   /** Is called once, when the WebSocket has ended. failed says that the WebSocket ended so early that another one is likely to fail, too. */

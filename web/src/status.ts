@@ -13,7 +13,10 @@ const prefix = "type.googleapis.com/";
 const Status = { code: 1, message: 2, details: 3 } as const;
 const Any = { typeUrl: 1, value: 2 } as const;
 
-/** Decodes a google.rpc.Status. It throws if b is malformed, or if takes reports that there is no room for a detail. */
+/**
+ * Decodes a google.rpc.Status. It throws if b is malformed. It calls the function takes before each
+ * detail, and throws if takes returns false, which means that there is no room for the detail.
+ */
 export function readStatus(b: Uint8Array, takes: () => boolean): { code: number; details: Detail[] } {
   const status = { code: 0, details: [] as Detail[] };
   for (const r = new BinaryReader(b); r.pos < r.len; ) {

@@ -152,7 +152,7 @@ class Table {
 const stringsOf = (p: Profile) => [p.authority, p.userAgent, p.subtype, p.encoding, p.accept];
 const bytesOf = (p: Profile) => stringsOf(p).reduce((n, s) => n + byteLength(s), 0);
 
-/** The size of metadata, as receivers count blocks. */
+/** The size of metadata, as a receiver counts it against its limit for a block. */
 export function sizeOfMetadata(m: Metadata): number {
   return m.reduce((n, [k, v]) => n + k.length + v.length + stringCost, 0);
 }
@@ -359,7 +359,7 @@ export class Encoder {
   }
 }
 
-/** Returns a copy of b, which does not keep the chunk that b came in. */
+/** Returns a copy of b. Unlike b, the copy does not keep the received chunk in memory. */
 const own = (b: Uint8Array) => (b.length > 0 ? b.slice() : empty);
 
 const detailsKey = "grpc-status-details-bin";

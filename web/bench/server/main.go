@@ -75,7 +75,7 @@ func (s *service) List(in *probepb.ListRequest, out grpc.ServerStreamingServer[p
 	return send(in, out.Send)
 }
 
-// list is List as connect-go calls it.
+// list is List with the parameters that connect-go passes to a handler.
 func (s *service) list(_ context.Context, in *probepb.ListRequest, out *connect.ServerStream[probepb.Note]) error {
 	return send(in, out.Send)
 }
