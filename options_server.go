@@ -93,9 +93,9 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 
 // InitialWindowSize sets the flow-control window of a stream. It limits how many bytes a caller
 // can send before the handler has received them: at one and a half windows the caller waits. The
-// minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets
-// and shared memory, where the default window grows up to 4 MiB if the stream's messages need it.
-// For ordinary gRPC clients the default is grpc-go's.
+// minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets and shared memory,
+// where the default window grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
+// clients the default is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = int(bytes), int(bytes) })
 }

@@ -53,6 +53,7 @@ func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer
 	return b
 }
 
+// empty returns an empty buffer with room for a message.
 func (k *Keeper) empty(size int, compressed bool) *Buffer {
 	if size < minKept || compressed {
 		return NewBuffer(size)

@@ -57,7 +57,7 @@ type stream struct {
 	yielding yielding
 	heard    uint64 // value of silent.reads when the last frame arrived, or when the stream began
 
-	holders atomic.Int32 // of a stream of the peer; see recycling.go
+	holders atomic.Int32 // of a stream of the peer: see streamPool
 }
 
 // An outgoing is a step or a run that waits to be written. message is the buffer of the step's
