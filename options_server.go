@@ -274,8 +274,8 @@ func OtherClients(kinds ClientKind) ServerOption {
 // GRPCServerOptions adds options of grpc-go that apply only to calls of ordinary gRPC clients. Use
 // it for options that nearcall does not have, such as [grpc.InTapHandle], [grpc.NumStreamWorkers]
 // and the buffer sizes. They come after the options that nearcall derives from the server's. The
-// option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, [Server.ServeHTTP] heeds no options of
-// connections, and not [grpc.InTapHandle].
+// option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options of connections and
+// [grpc.InTapHandle] have no effect on [Server.ServeHTTP].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

@@ -397,13 +397,15 @@ func TestALibrarysConnectionPassesItsCallsOn(t *testing.T) {
 		return nil, net.ErrClosed
 	})
 	for name, more := range map[string][]grpc.DialOption{
-		"insecure":          {grpc.WithTransportCredentials(insecureCreds())},
-		"TLS":               {grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secret{})},
-		"a bundle":          {grpc.WithCredentialsBundle(google{})},
-		"without any":       nil,
+		"insecure":    {grpc.WithTransportCredentials(insecureCreds())},
+		"TLS":         {grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secret{})},
+		"a bundle":    {grpc.WithCredentialsBundle(google{})},
+		"without any": nil,
+		//lint:ignore SA1019 go-plugin uses it
 		"as go-plugin does": {grpc.WithTransportCredentials(insecureCreds()), grpc.FailOnNonTempDialError(true)},
 	} {
 		for _, target := range []string{"unused", "localhost:1", "dns:///localhost:1", "unix:absent", "passthrough:///absent", "unix-abstract:absent", "inproc:absent"} {
+			//lint:ignore SA1019 libraries use it
 			for how, dial := range map[string]func(string, ...grpc.DialOption) (*grpc.ClientConn, error){"Dial": grpc.Dial, "NewClient": grpc.NewClient} {
 				t.Run(strings.Join([]string{name, target, how}, "/"), func(t *testing.T) {
 					var seen []string
