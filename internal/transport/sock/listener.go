@@ -66,6 +66,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	if lis, ok := l.Listener.(syscall.Conn); ok {
 		scmrights.Refuse(lis)
 	}
+	claim(l.Listener)
 	defer l.all.Wait()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
