@@ -155,6 +155,21 @@ func TestClosingWhileAServerTakesThePathOver(t *testing.T) {
 	}
 }
 
+// A File that fails passes nothing on, so Close removes the file.
+func TestAListenerRemovesItsFileIfFileHasFailed(t *testing.T) {
+	path := newPath(t)
+	lis := listen(t, path, Options{}).(*listener)
+	_ = lis.Bare().Close()
+	if f, err := lis.File(); err == nil {
+		_ = f.Close()
+		t.Error("a closed socket was passed on")
+	}
+	_ = lis.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the file is left")
+	}
+}
+
 // The file of a socket that another process inherits stays.
 func TestAListenerLeavesTheFileOfAnInheritedSocket(t *testing.T) {
 	path := newPath(t)
