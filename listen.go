@@ -78,8 +78,9 @@ func TakeOver() ListenOption {
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
 //     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
 //     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
-//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If the
-//     process is killed while it holds that file, the file stays: later servers of the same user reuse
+//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If
+//     another process holds that for more than a second, Close leaves the socket file. If the
+//     process is killed while it holds the lock file, that stays: later servers of the same user reuse
 //     it, but those of other users fail with an error that names it. Windows supports unix sockets
 //     since Windows 10, version 1803. On Windows PATH can begin with a drive.
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
@@ -73,10 +74,17 @@ func (l *listener) File() (*os.File, error) {
 	return f, err
 }
 
+// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, unless it is
+// stopped meanwhile. Listen fails without the lock, and Close leaves the file.
+const (
+	lockForListen = 10 * time.Second
+	lockForClose  = time.Second
+)
+
 // Listen listens on path, and replaces a stale socket there. Clients cannot connect
 // before the file has the mode and owner in o.
 func Listen(path string, o Options) (net.Listener, error) {
-	unlock, lockErr := lock(path)
+	unlock, lockErr := lock(path, lockForListen)
 	if lockErr == nil {
 		defer unlock()
 	}
@@ -150,7 +158,7 @@ func (l *listener) Close() error {
 // removeFileLocked removes the file, if it is still the listener's. Without the path's lock a server
 // could take the path over at that moment, and lose its file.
 func (l *listener) removeFileLocked() {
-	unlock, err := lock(l.path)
+	unlock, err := lock(l.path, lockForClose)
 	if err != nil {
 		return // the next server finds a stale file
 	}
