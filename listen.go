@@ -18,9 +18,17 @@ import (
 //
 // It returns a copy of the listening socket, which a child process can inherit with
 // [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass
-// it to [Server.Serve], which then takes the same clients. Connections that neither process has
-// accepted stay in the socket's queue, so a restart loses none. Once File was called, a socket
-// file belongs to the child, and Close does not remove it.
+// it to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue,
+// so a restart loses none. Once File was called, a socket file belongs to the child, and Close does
+// not remove it.
+//
+// The copy does not know its target, and Serve treats it as the socket of a tcp:, unix: or
+// unix-abstract: target. For two kinds of targets that changes which clients can call:
+//
+//   - shm: the server also takes clients that stay on the socket, such as those of other users and
+//     ordinary gRPC clients. With [MaxSharedMemory] of 0 it takes no clients of shm: targets.
+//   - ws: and wss: WebSockets can be opened at every path, and only if [OtherClients] allows
+//     WebClients. For wss: Serve does not check that the server has [Creds].
 type Listener interface {
 	net.Listener
 
