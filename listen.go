@@ -18,9 +18,17 @@ import (
 //
 // It returns a copy of the listening socket, which a child process can inherit with
 // [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass
-// it to [Server.Serve], which then takes the same clients. Connections that neither process has
-// accepted stay in the socket's queue, so a restart loses none. Once File was called, a socket
-// file belongs to the child, and Close does not remove it.
+// it to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue,
+// so a restart loses none. Once File was called, a socket file belongs to the child, and Close does
+// not remove it.
+//
+// The copy does not know its target, and Serve treats it as the socket of a tcp:, unix: or
+// unix-abstract: target. For two kinds of targets that changes which clients can call:
+//
+//   - shm: the server also takes clients that stay on the socket, such as those of other users and
+//     ordinary gRPC clients. With [MaxSharedMemory] of 0 it takes no clients of shm: targets.
+//   - ws: and wss: WebSockets can be opened at every path, and only if [OtherClients] allows
+//     WebClients. For wss: Serve does not check that the server has [Creds].
 type Listener interface {
 	net.Listener
 
@@ -78,8 +86,9 @@ func TakeOver() ListenOption {
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
 //     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
 //     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
-//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If the
-//     process is killed while it holds that file, the file stays: later servers of the same user reuse
+//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If
+//     another process holds that for more than a second, Close leaves the socket file. If the
+//     process is killed while it holds the lock file, that stays: later servers of the same user reuse
 //     it, but those of other users fail with an error that names it. Windows supports unix sockets
 //     since Windows 10, version 1803. On Windows PATH can begin with a drive.
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients

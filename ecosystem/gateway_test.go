@@ -15,6 +15,7 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nearcall/nearcall"
 	pb "github.com/nearcall/nearcall/ecosystem/internal/gatewaypb"
 )
 
@@ -93,6 +94,24 @@ func TestGatewayPassesTheTrailersOfErrorsOn(t *testing.T) {
 				return []string{fmt.Sprintf("%q", rec.Result().Trailer)}
 			})
 		})
+	}
+}
+
+// A gateway that dials itself takes a connection's options.
+func TestGatewayThatDialsItself(t *testing.T) {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	pb.RegisterShopServer(srv, &shop{})
+	conn := srv.Client()
+	defer conn.Close()
+	mux := runtime.NewServeMux()
+	if err := pb.RegisterShopHandlerFromEndpoint(t.Context(), mux, "localhost:1", conn.DialOptions()); err != nil {
+		t.Fatal(err)
+	}
+	rec := httptest.NewRecorder()
+	mux.ServeHTTP(rec, httptest.NewRequest("GET", "/v1/items/tea?quantity=3", nil))
+	if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), `"300"`) {
+		t.Errorf("the gateway answers %d, %s", rec.Code, rec.Body)
 	}
 }
 

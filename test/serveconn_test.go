@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,4 +292,47 @@ func TestServeConnSaysWhyItDoesNotServe(t *testing.T) {
 			t.Error("ServeConn(nil): no error")
 		}
 	})
+}
+
+// A tappedTCP knows whether the server has ended its writes.
+type tappedTCP struct {
+	*net.TCPConn
+	ended atomic.Bool
+}
+
+func (c *tappedTCP) CloseWrite() error {
+	c.ended.Store(true)
+	return c.TCPConn.CloseWrite()
+}
+
+// A client that is refused reads the whole answer: the server ends its writes before it closes the
+// connection.
+func TestServeConnEndsItsWritesFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes  nearcall.ClientKind
+		fields int
+	}{
+		"a client that the server does not take": {0, 1},
+		"a header with too many fields":          {nearcall.WebClients, 1 << 17},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := pairs["tcp"](t)
+			defer near.Close()
+			conn := &tappedTCP{TCPConn: far.(*net.TCPConn)}
+			served := serveConn(serve(t, echo{}, nearcall.OtherClients(c.takes)), conn)
+			go io.WriteString(near, "GET / HTTP/1.1\r\nHost: nearcall\r\n"+strings.Repeat("a: b\r\n", c.fields)+"\r\n")
+			answer, err := http.ReadResponse(bufio.NewReader(near), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.StatusCode < 400 {
+				t.Errorf("the answer is %s", answer.Status)
+			}
+			_ = near.Close()
+			leak.Within(t, 10*time.Second, "ServeConn returns", func() { <-served })
+			if !conn.ended.Load() {
+				t.Error("the connection was closed with its writes open")
+			}
+		})
+	}
 }

@@ -13,14 +13,10 @@ import (
 // lockSuffix is appended to a path to name its lock file.
 const lockSuffix = ".nearcall-lock"
 
-// lockTimeout is how long to wait for a lock. A server holds it only while it starts to
-// listen.
-const lockTimeout = 10 * time.Second
-
-// lock locks a path against other servers that start to listen there, in this process
-// or another. The lock is a flock on a file next to the socket. unlock removes that
+// lock locks a path against other servers that start to listen there or close, in this process
+// or another. It waits for patience at most. The lock is a flock on a file next to the socket. unlock removes that
 // file. A lock file that a killed process left behind is reused.
-func lock(path string) (unlock func(), err error) {
+func lock(path string, patience time.Duration) (unlock func(), err error) {
 	path += lockSuffix
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -41,8 +37,8 @@ func lock(path string) (unlock func(), err error) {
 		case err == nil || errors.Is(err, syscall.EINTR): // again
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return nil, fmt.Errorf("cannot lock %s: %w", path, err)
-		case time.Since(begun) > lockTimeout:
-			return nil, fmt.Errorf("another process has held the lock %s for more than %v; end that process", path, lockTimeout)
+		case time.Since(begun) > patience:
+			return nil, fmt.Errorf("another process has held the lock %s for more than %v; end that process", path, patience)
 		}
 	}
 }

@@ -2,5 +2,7 @@
 
 package socketfile
 
+import "time"
+
 // lock locks nothing: this system has no flock.
-func lock(string) (unlock func(), err error) { return func() {}, nil }
+func lock(string, time.Duration) (unlock func(), err error) { return func() {}, nil }

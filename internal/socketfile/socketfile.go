@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
@@ -48,11 +48,11 @@ type Owner struct{ UID, GID int }
 //     it holds the lock.
 type listener struct {
 	*net.UnixListener
-	name   string // as passed to Listen
-	path   string // absolute: the working directory may change
-	made   fs.FileInfo
-	passed atomic.Bool // File was called
-	remove sync.Once
+	name string // as passed to Listen
+	path string // absolute: the working directory may change
+
+	mu   sync.Mutex
+	mine fs.FileInfo // the file that Close removes, or nil
 }
 
 // Bare returns the socket alone.
@@ -65,14 +65,26 @@ func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.name, Net: "un
 // File returns a copy of the socket, for a process that inherits it. The file then belongs to that
 // process: Close leaves it.
 func (l *listener) File() (*os.File, error) {
-	l.passed.Store(true)
-	return l.UnixListener.File()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, err := l.UnixListener.File()
+	if err == nil {
+		l.mine = nil
+	}
+	return f, err
 }
+
+// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, unless it is
+// stopped meanwhile. Listen fails without the lock, and Close leaves the file.
+const (
+	lockForListen = 10 * time.Second
+	lockForClose  = time.Second
+)
 
 // Listen listens on path, and replaces a stale socket there. Clients cannot connect
 // before the file has the mode and owner in o.
 func Listen(path string, o Options) (net.Listener, error) {
-	unlock, lockErr := lock(path)
+	unlock, lockErr := lock(path, lockForListen)
 	if lockErr == nil {
 		defer unlock()
 	}
@@ -94,7 +106,7 @@ func Listen(path string, o Options) (net.Listener, error) {
 	}
 	l := &listener{UnixListener: lis, name: path}
 	if l.path, err = Abs(path); err == nil {
-		l.made, err = os.Lstat(l.path)
+		l.mine, err = os.Lstat(l.path)
 	}
 	l.SetUnlinkOnClose(err != nil)
 	return l, nil
@@ -134,22 +146,24 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 
 // Close implements [net.Listener].
 func (l *listener) Close() error {
-	l.remove.Do(l.removeFile)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mine != nil {
+		l.removeFileLocked()
+		l.mine = nil
+	}
 	return l.UnixListener.Close()
 }
 
-// removeFile removes the file, if it is the listener's own. Without the path's lock a server could
-// take the path over at that moment, and lose its file.
-func (l *listener) removeFile() {
-	if l.made == nil || l.passed.Load() {
-		return
-	}
-	unlock, err := lock(l.path)
+// removeFileLocked removes the file, if it is still the listener's. Without the path's lock a server
+// could take the path over at that moment, and lose its file.
+func (l *listener) removeFileLocked() {
+	unlock, err := lock(l.path, lockForClose)
 	if err != nil {
 		return // the next server finds a stale file
 	}
 	defer unlock()
-	if now, err := os.Lstat(l.path); err == nil && os.SameFile(l.made, now) {
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(l.mine, now) {
 		_ = os.Remove(l.path)
 	}
 }

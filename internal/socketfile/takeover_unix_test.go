@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // A server that takes a path over gets the new connections. The other one keeps its socket, and
@@ -152,6 +154,46 @@ func TestClosingWhileAServerTakesThePathOver(t *testing.T) {
 		if who, err := whoListens(path); who != me || err != nil {
 			t.Fatalf("the path leads to %q, %v, want %s", who, err, me)
 		}
+	}
+}
+
+// Close waits a second for a process that keeps the path's lock, and then leaves the file. The next
+// server replaces it.
+func TestClosingDoesNotWaitLongForTheLock(t *testing.T) {
+	path := newPath(t)
+	synctest.Test(t, func(t *testing.T) {
+		lis := listen(t, path, Options{})
+		unlock, err := lock(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := lis.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("Close has taken %v", took)
+		}
+		unlock()
+	})
+	go signs(listen(t, path, Options{}), "next")
+	if who, err := whoListens(path); who != "next" || err != nil {
+		t.Errorf("the path leads to %q, %v", who, err)
+	}
+}
+
+// A File that fails passes nothing on, so Close removes the file.
+func TestAListenerRemovesItsFileIfFileHasFailed(t *testing.T) {
+	path := newPath(t)
+	lis := listen(t, path, Options{}).(*listener)
+	_ = lis.Bare().Close()
+	if f, err := lis.File(); err == nil {
+		_ = f.Close()
+		t.Error("a closed socket was passed on")
+	}
+	_ = lis.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the file is left")
 	}
 }
 

@@ -80,7 +80,7 @@ var Imports = []Rule{
 	{Pkg: "test"},
 
 	// Examples use only what users can import.
-	{Pkg: "examples/...", May: []string{".", "callstats", "examples/...", "loop"}},
+	{Pkg: "examples/...", May: []string{".", "callstats", "examples/...", "forward", "loop"}},
 }
 
 // Requires lists the modules that the core module may require directly.

@@ -66,6 +66,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	if lis, ok := l.Listener.(syscall.Conn); ok {
 		scmrights.Refuse(lis)
 	}
+	claim(l.Listener)
 	defer l.all.Wait()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
@@ -126,6 +127,14 @@ type watched struct {
 
 // NetConn returns the connection below, as NetConn of a *tls.Conn does.
 func (w *watched) NetConn() net.Conn { return w.Conn }
+
+// CloseWrite ends the writes, if the connection below can do that.
+func (w *watched) CloseWrite() error {
+	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
 
 func (w *watched) Close() error {
 	defer w.once.Do(func() { close(w.closed) })
