@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // certificate writes a certificate for shop.example, which is its own authority, and its key.
@@ -67,22 +68,25 @@ func TestTLSFlags(t *testing.T) {
 	creds := func(auth tls.ClientAuthType) credentials.TransportCredentials {
 		return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth})
 	}
-	for name, serve := range map[string]func(tls.ClientAuthType) string{
-		"tcp": func(auth tls.ClientAuthType) string {
+	for name, serve := range map[string]func(*testing.T, tls.ClientAuthType) string{
+		"tcp": func(t *testing.T, auth tls.ClientAuthType) string {
 			return serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.Creds(creds(auth)))
 		},
-		"wss": func(auth tls.ClientAuthType) string {
+		"wss": func(t *testing.T, auth tls.ClientAuthType) string {
 			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
 			return serveNear(t, "wss://127.0.0.1:0/calls", withShop, nearcall.Creds(nearcall.NewTLS(config)))
 		},
-		"quic": func(auth tls.ClientAuthType) string {
+		"quic": func(t *testing.T, auth tls.ClientAuthType) string {
+			needs.UDP(t)
 			config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: auth}
 			return serveNear(t, "quic:127.0.0.1:0", withShop, nearcall.Creds(nearcall.NewTLS(config)))
 		},
-		"grpc": func(auth tls.ClientAuthType) string { return serveFar(t, withShop, grpc.Creds(creds(auth))) },
+		"grpc": func(t *testing.T, auth tls.ClientAuthType) string {
+			return serveFar(t, withShop, grpc.Creds(creds(auth)))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			target, strict := serve(tls.NoClientCert), serve(tls.RequireAndVerifyClientCert)
+			target, strict := serve(t, tls.NoClientCert), serve(t, tls.RequireAndVerifyClientCert)
 			for _, args := range [][]string{
 				{"-cacert", cert, "-servername", "shop.example", target},
 				{"-insecure", target},

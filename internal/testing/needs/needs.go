@@ -36,6 +36,16 @@ var unixSockets = sync.OnceValue(func() error {
 	return errors.Join(err, os.Remove(dir))
 })
 
+// UDP skips a test if the system has no UDP that Go can use, as Wine.
+func UDP(t testing.TB) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Skipf("the system has no UDP: %v", err)
+	}
+	_ = conn.Close()
+}
+
 // Program skips a test if there is no program of that name.
 func Program(t testing.TB, name string) {
 	t.Helper()
