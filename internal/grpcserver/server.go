@@ -48,10 +48,11 @@ type Server struct {
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	stopped   bool
-	settled   chan struct{}  // closed once the server is stopped and no connection is being set up
-	isSettled bool           // settled is closed
-	web       *grpc.Server   // of requests; nil before the first
-	requests  sync.WaitGroup // calls of ServeHTTP; none is added once stopped
+	settled   chan struct{}         // closed once the server is stopped and no connection is being set up
+	isSettled bool                  // settled is closed
+	web       *grpc.Server          // of requests; nil before the first
+	requests  map[*request]struct{} // that are being answered
+	answering sync.WaitGroup        // calls of ServeHTTP; none is added once stopped
 }
 
 // New returns a running server. It must be stopped.
@@ -69,6 +70,7 @@ func New(c Config) *Server {
 
 		settingUp: make(map[*connection]struct{}),
 		settled:   make(chan struct{}),
+		requests:  make(map[*request]struct{}),
 	}
 	register := func(g *grpc.Server) *grpc.Server {
 		for _, svc := range c.Services {
@@ -150,13 +152,19 @@ func (s *Server) GracefulStop() {
 	<-s.settled // grpc-go would close connections that it has accepted but not begun to set up
 	s.inner.GracefulStop()
 	<-s.ended
-	s.requests.Wait()
+	s.answering.Wait()
 	s.stopWeb()
 }
 
-// Stop closes all connections, which cancels their calls.
+// Stop closes all connections, which cancels their calls. Clients of requests have some time to take
+// the ends of their calls.
 func (s *Server) Stop() {
 	s.abandon(true)
+	s.mu.Lock()
+	for r := range s.requests {
+		r.limitWrites()
+	}
+	s.mu.Unlock()
 	s.stopWeb()
 	s.inner.Stop()
 	<-s.ended
@@ -178,8 +186,10 @@ func (s *Server) stopWeb() {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer) bool {
 	s.mu.Lock()
 	stopped := s.stopped
+	held := &request{control: http.NewResponseController(w)}
 	if !stopped {
-		s.requests.Add(1)
+		s.requests[held] = struct{}{}
+		s.answering.Add(1)
 		if s.web == nil {
 			s.web = s.newWeb()
 		}
@@ -189,8 +199,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer)
 	if stopped {
 		return false
 	}
-	defer s.requests.Done()
-	held := new(request)
+	defer s.forget(held)
 	ctx := context.WithValue(context.WithValue(r.Context(), peerKey{}, p), requestKey{}, held)
 	web.ServeHTTP(w, r.WithContext(ctx))
 	held.end()
@@ -204,12 +213,37 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer)
 	return true
 }
 
+// forget is called when a request was answered.
+func (s *Server) forget(r *request) {
+	r.mu.Lock()
+	r.control = nil
+	r.mu.Unlock()
+	s.mu.Lock()
+	delete(s.requests, r)
+	s.mu.Unlock()
+	s.answering.Done()
+}
+
 // A request is one of ServeHTTP. grpc-go's ServeHTTP returns when the client has left, although the
 // handler may run on. Clients that open and reset calls could then run any number of handlers.
 type request struct {
 	mu      sync.Mutex
 	over    bool // no handler may start
 	handler sync.WaitGroup
+	control *http.ResponseController // nil once the request was answered
+}
+
+// lingering is how long the client of a call that Stop has cancelled may take to read what was sent.
+const lingering = time.Second
+
+// limitWrites makes writes fail after the time lingering. Otherwise grpc-go's Stop would wait for a
+// handler whose message waits for its client.
+func (r *request) limitWrites() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.control != nil {
+		_ = r.control.SetWriteDeadline(time.Now().Add(lingering))
+	}
 }
 
 type requestKey struct{}

@@ -245,6 +245,9 @@ type flushing struct {
 // Flush implements [http.Flusher].
 func (f flushing) Flush() { _ = f.control.Flush() }
 
+// SetWriteDeadline lets [http.ResponseController] set it.
+func (f flushing) SetWriteDeadline(t time.Time) error { return f.control.SetWriteDeadline(t) }
+
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
 // reset its stream or has left, unless middleware limits bodies.
 type leaving struct{ io.ReadCloser }

@@ -199,6 +199,38 @@ func TestServeHTTPEndsWithTheServer(t *testing.T) {
 	}
 }
 
+// TestStopOfServeHTTPDoesNotWaitForAClientThatReadsNothing: a message waits for the client.
+func TestStopOfServeHTTPDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
+	svc := &service{output: func(_ *testpb.StreamingOutputCallRequest, out grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+		return out.Send(&testpb.StreamingOutputCallResponse{Payload: body(1 << 20)})
+	}}
+	s, _ := mounted(t, svc, false, nil)
+	conn, err := grpc.NewClient(s.lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leak.AwaitBlocked(t, "select", "http2serverConn).writeDataFromHandler(")
+	stopped := make(chan struct{})
+	go func() {
+		s.server.Stop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(20 * time.Second):
+		t.Error("Stop waits for the client")
+		_ = conn.Close()
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("the call goes on")
+	}
+}
+
 // TestARequestLastsAsLongAsItsHandler: so the HTTP server's limit of requests bounds handlers,
 // also if clients reset their streams at once.
 func TestARequestLastsAsLongAsItsHandler(t *testing.T) {
