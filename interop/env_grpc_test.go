@@ -99,6 +99,7 @@ func behindHTTP(newServer func(*Config) handler) func(*Config) (*Link, error) {
 		if cfg.Private {
 			var client *tls.Config
 			client, site.TLSConfig = selfSignedTLS()
+			site.TLSConfig = site.TLSConfig.Clone() // ServeTLS adds to it
 			p.creds = credentials.NewTLS(client)
 			site.Protocols.SetHTTP2(true)
 		}

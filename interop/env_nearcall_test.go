@@ -81,8 +81,10 @@ func near(envs []Env) []Env {
 // httpDiffers are the cases that wait for long if calls arrive by ServeHTTP, or end in several ways.
 var httpDiffers = map[string]string{
 	"methods of odd characters":                                        "package http closes the connection, and who learns why is a race",
-	"content-subtypes of odd characters":                               "package http closes the connection, and who learns why is a race",
+	"content subtypes of odd characters":                               "package http closes the connection, and who learns why is a race",
 	"authorities of odd characters":                                    "package http closes the connection, and who learns why is a race",
+	"who is told of a method with control characters":                  "package http closes the connection, and who learns why is a race",
+	"a cancellation in the middle of a stream":                         "grpc-go learns of the end from the request's context or from its body, which is a race",
 	"calls with control characters and a policy that retries Internal": "package http closes the connection, and who learns why is a race",
 	"a unary request to a server that does not wait for it":            "package http sends the header and the end apart, and the client may send in between",
 	"by Header, where the end comes without one":                       "package http sends a header with each end, so there is no such end",
@@ -91,6 +93,8 @@ var httpDiffers = map[string]string{
 	"a deadline in the backoff":                                        "package http sends a header with each end, which commits the call to its attempt",
 	"an age with a grace meets calls in every state":                   "the age of a connection is the HTTP server's",
 	"keepalive meets calls in every state":                             "keepalive is the HTTP server's",
+	"Stop meets calls in every state":                                  "calls that Stop cancels end with Unavailable, and without a status with grpc-go's ServeHTTP",
+	"the handler's calls after a cancellation":                         "what is sent after the end of a call is Unavailable",
 	"the handler's calls after the deadline":                           "what is sent after the end of a call is Unavailable",
 }
 
