@@ -59,12 +59,10 @@ func (s *Server) newHTTP2() *http.Server {
 func (s *Server) TakeHTTP2(h sock.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, handover: h, born: time.Now()}
+	c := &conn2{Conn: h.Conn, in: in, handover: h, born: time.Now(), grace: s.opts.Keepalive.MaxConnectionAgeGrace}
 	if age := s.opts.Keepalive.MaxConnectionAge; age > 0 {
 		c.most = time.Duration(float64(age) * (1 + jitter*(2*rand.Float64()-1)))
-		if grace := s.opts.Keepalive.MaxConnectionAgeGrace; grace > 0 {
-			c.grace = time.AfterFunc(c.most+grace, func() { _ = h.Conn.Close() })
-		}
+		c.timer = time.AfterFunc(c.most, c.aged)
 	}
 	if err := s.http2.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
 		sock.RefuseRequests(c, stopping)
@@ -72,22 +70,65 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 }
 
 // A conn2 is the connection of HTTP/2 that package http uses.
+//
+// Package http can tell the client of one connection to make no more requests only with an answer.
+// So the first answer after the connection's largest age does, and from then on the client has the
+// grace. If calls are running at that age and no other answer begins, the grace begins at that age.
 type conn2 struct {
 	net.Conn
 	in       *bufio.Reader
 	handover sock.Handover
 	born     time.Time
 	most     time.Duration // its largest age; 0 for any
-	grace    *time.Timer   // nil for none
+	grace    time.Duration // 0 for any
 
 	mu      sync.Mutex
-	opened  bool // the first request has come
-	writing bool // package http writes, and the write has a deadline
-	hasty   bool // a session has ended, and its client has farewell for each write
+	timer   *time.Timer // calls aged, and then ends the grace; nil if the connection may have any age
+	running int         // requests that are being answered
+	told    bool        // an answer has told the client to make no more requests
+	opened  bool        // the first request has come
+	writing bool        // package http writes, and the write has a deadline
+	hasty   bool        // a session has ended, and its client has farewell for each write
 }
 
-// old reports whether the connection has reached its largest age.
-func (c *conn2) old() bool { return c.most > 0 && time.Since(c.born) >= c.most }
+// old reports whether the connection has reached its largest age, and its client must be told with
+// the next answer.
+func (c *conn2) old() bool {
+	if c.most == 0 || time.Since(c.born) < c.most {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.told {
+		c.told = true
+		c.beginGraceLocked()
+	}
+	return true
+}
+
+// aged is called at the connection's largest age.
+func (c *conn2) aged() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running > 0 && !c.told {
+		c.beginGraceLocked()
+	}
+}
+
+// beginGraceLocked closes the connection after the grace.
+func (c *conn2) beginGraceLocked() {
+	c.timer.Stop()
+	if c.grace > 0 {
+		c.timer = time.AfterFunc(c.grace, func() { _ = c.Conn.Close() })
+	}
+}
+
+// answers adds n to the number of requests that are being answered.
+func (c *conn2) answers(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running += n
+}
 
 // Read implements [net.Conn].
 func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
@@ -149,9 +190,11 @@ func (c *conn2) hurry() {
 
 // Close implements [net.Conn].
 func (c *conn2) Close() error {
-	if c.grace != nil {
-		c.grace.Stop()
+	c.mu.Lock()
+	if c.timer != nil {
+		c.timer.Stop()
 	}
+	c.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -159,6 +202,8 @@ func (c *conn2) Close() error {
 func (s *Server) serveHTTP2(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn2)
 	c.open()
+	c.answers(1)
+	defer c.answers(-1)
 	h := c.handover
 	setTLS(r, h.Auth)
 	peer := link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth}
@@ -199,7 +244,7 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
 	case !ok || s.opts.GRPC == nil:
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}
-	case s.opts.GRPC(flushing{e.ResponseWriter, e.control}, r, &e.peer):
+	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, r, &e.peer):
 		return
 	default:
 		why = refused{codes.Unavailable, stopping}
@@ -236,17 +281,43 @@ func canFlush(w http.ResponseWriter) bool {
 	}
 }
 
-// flushing lets grpc-go flush a ResponseWriter that others wrap.
-type flushing struct {
+// A grpcAnswer is the ResponseWriter that grpc-go writes a call's answer to. It lets grpc-go flush
+// what middleware has wrapped, and tells the client to leave a connection that is too old.
+type grpcAnswer struct {
 	http.ResponseWriter
-	control *http.ResponseController
+	exchange *exchange
+	begun    bool // the header was written
+}
+
+func (a *grpcAnswer) begin() {
+	if !a.begun && a.exchange.leaves() {
+		a.Header().Set("Connection", "close")
+	}
+	a.begun = true
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (a *grpcAnswer) WriteHeader(code int) {
+	a.begin()
+	a.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements [http.ResponseWriter].
+func (a *grpcAnswer) Write(b []byte) (int, error) {
+	a.begin()
+	return a.ResponseWriter.Write(b)
 }
 
 // Flush implements [http.Flusher].
-func (f flushing) Flush() { _ = f.control.Flush() }
+func (a *grpcAnswer) Flush() {
+	a.begin()
+	_ = a.exchange.control.Flush()
+}
 
 // SetWriteDeadline lets [http.ResponseController] set it.
-func (f flushing) SetWriteDeadline(t time.Time) error { return f.control.SetWriteDeadline(t) }
+func (a *grpcAnswer) SetWriteDeadline(t time.Time) error {
+	return a.exchange.control.SetWriteDeadline(t)
+}
 
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
 // reset its stream or has left, unless middleware limits bodies.

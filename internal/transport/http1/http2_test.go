@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -355,11 +356,43 @@ func TestAClientMayResetItsStream(t *testing.T) {
 	s.post("UnaryCall", "{}").want(t, 200, "{}")
 }
 
-// TestConnectionsOverHTTP2HaveAnAge: after it, the next answer tells the client to open another.
+// mixed makes the client offer HTTP/2 and HTTP/1.1, as browsers do, and count its connections.
+func (s *site) mixed(roots *x509.CertPool) (opened *atomic.Int32) {
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}}, ForceAttemptHTTP2: true}
+	s.Cleanup(tr.CloseIdleConnections)
+	opened = new(atomic.Int32)
+	tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		opened.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	s.client = &http.Client{Transport: tr}
+	return opened
+}
+
+// TestConnectionsOverHTTP2HaveAnAge: after it, the next answer tells the client to open another, by
+// each protocol.
 func TestConnectionsOverHTTP2HaveAnAge(t *testing.T) {
-	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Nanosecond, MaxConnectionAgeGrace: time.Hour})).over(2, nil)
-	for range 3 {
-		s.post("UnaryCall", "{}").want(t, 200, "{}")
+	cert, roots := certificate()
+	for protocol, call := range map[string]func(*site){
+		"JSON": func(s *site) { s.post("UnaryCall", "{}").want(t, 200, "{}") },
+		"gRPC": func(s *site) {
+			if reply, trailer := s.grpcCall(""); reply != wrap(0, "") || trailer.Get("Grpc-Status") != "0" {
+				t.Errorf("%q, %v", reply, trailer)
+			}
+		},
+	} {
+		t.Run(protocol, func(t *testing.T) {
+			s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})),
+				nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Microsecond, MaxConnectionAgeGrace: time.Hour}))
+			opened := s.mixed(roots)
+			for range 3 {
+				call(s)
+			}
+			if n := opened.Load(); n != 3 {
+				t.Errorf("%d connections", n)
+			}
+		})
 	}
 }
 
