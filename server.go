@@ -321,11 +321,11 @@ func (s *Server) Stop() {
 // for as long as its connection lasts.
 func (s *Server) GracefulStop() {
 	s.retireListeners()
+	s.web.Drain() // before calls are refused
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {
 		inner.Go(g.GracefulStop)
 	}
-	s.web.Drain()
 	s.core.GracefulStop()
 	inner.Wait()
 	s.web.Close(true)

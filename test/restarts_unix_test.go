@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/child"
@@ -184,6 +186,47 @@ func (l *load) begin(t *testing.T) {
 			return l.unary(testpb.NewTestServiceClient(conn))
 		})
 	}
+	if l.network != "shm" { // whose server takes no others
+		l.beginWeb(t)
+	}
+}
+
+// beginWeb starts callers over HTTP/2 that net/http serves: one keeps its connection, and another
+// makes one for each call.
+func (l *load) beginWeb(t *testing.T) {
+	dial := func() *http.Client {
+		tr := &http.Transport{Protocols: new(http.Protocols)}
+		tr.Protocols.SetUnencryptedHTTP2(true)
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			network, address, _ := strings.Cut(l.target, ":")
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		return &http.Client{Transport: tr, Timeout: time.Minute}
+	}
+	kept := dial()
+	t.Cleanup(kept.CloseIdleConnections)
+	l.caller(t, func() (string, error) { return byJSON(kept) })
+	l.caller(t, func() (string, error) {
+		client := dial()
+		defer client.CloseIdleConnections()
+		return byJSON(client)
+	})
+}
+
+// byJSON makes a call, and returns who has answered.
+func byJSON(client *http.Client) (string, error) {
+	resp, err := client.Post("http://server/grpc.testing.TestService/UnaryCall", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s, %q, %v", resp.Status, b, err)
+	}
+	var reply testpb.SimpleResponse
+	err = protojson.Unmarshal(b, &reply)
+	return reply.GetHostname(), err
 }
 
 // grpcTarget returns the target of the same socket for grpc-go.

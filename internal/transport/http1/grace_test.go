@@ -13,7 +13,7 @@ import (
 func TestTheGraceOfAnOldConnectionBeginsWithTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		c := &conn2{Conn: ours, born: time.Now(), most: time.Minute, grace: 10 * time.Second}
+		c := &conn2{server: new(Server), Conn: ours, born: time.Now(), most: time.Minute, grace: 10 * time.Second}
 		c.timer = time.AfterFunc(c.most, c.aged)
 		ended := make(chan time.Duration)
 		go func() {
@@ -31,7 +31,7 @@ func TestTheGraceOfAnOldConnectionBeginsWithTheAnswer(t *testing.T) {
 		}
 
 		ours, theirs = net.Pipe()
-		c = &conn2{Conn: ours, born: time.Now(), most: time.Minute, grace: 10 * time.Second}
+		c = &conn2{server: new(Server), Conn: ours, born: time.Now(), most: time.Minute, grace: 10 * time.Second}
 		c.timer = time.AfterFunc(c.most, c.aged)
 		c.answers(1)
 		if c.old() {

@@ -52,6 +52,11 @@ func (s *Server) newHTTP2() *http.Server {
 		},
 	}
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		if c, ok := c.(*conn2); ok {
+			c.drain.changed(state)
+		}
+	}
 	return h
 }
 
@@ -59,7 +64,11 @@ func (s *Server) newHTTP2() *http.Server {
 func (s *Server) TakeHTTP2(h sock.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, handover: h, born: time.Now(), grace: s.opts.Keepalive.MaxConnectionAgeGrace}
+	c := &conn2{Conn: h.Conn, in: in, handover: h, born: time.Now(), grace: s.opts.Keepalive.MaxConnectionAgeGrace, server: s}
+	c.drain.over = make(chan struct{})
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
 	if age := s.opts.Keepalive.MaxConnectionAge; age > 0 {
 		c.most = time.Duration(float64(age) * (1 + jitter*(2*rand.Float64()-1)))
 		c.timer = time.AfterFunc(c.most, c.aged)
@@ -76,8 +85,10 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 // grace. If calls are running at that age and no other answer begins, the grace begins at that age.
 type conn2 struct {
 	net.Conn
+	server   *Server
 	in       *bufio.Reader
 	handover sock.Handover
+	drain    draining
 	born     time.Time
 	most     time.Duration // its largest age; 0 for any
 	grace    time.Duration // 0 for any
@@ -132,6 +143,13 @@ func (c *conn2) answers(n int) {
 
 // Read implements [net.Conn].
 func (c *conn2) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+// Write implements [net.Conn].
+func (c *conn2) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.drain.wrote(b[:n])
+	return n, err
+}
 
 // RemoteAddr implements [net.Conn]. Package http needs an address.
 func (c *conn2) RemoteAddr() net.Addr {
@@ -195,6 +213,10 @@ func (c *conn2) Close() error {
 		c.timer.Stop()
 	}
 	c.mu.Unlock()
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
+	c.drain.changed(http.StateClosed)
 	return c.Conn.Close()
 }
 
@@ -330,13 +352,6 @@ func (b leaving) Read(p []byte) (int, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
-}
-
-// Drain tells the clients of HTTP/2 connections, with GOAWAY, to make no more requests.
-func (s *Server) Drain() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // do not wait
-	_ = s.http2.Shutdown(ctx)
 }
 
 // Close closes the HTTP/2 connections. All calls have ended. Clients have some time to take the last

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -393,6 +394,48 @@ func TestConnectionsOverHTTP2HaveAnAge(t *testing.T) {
 				t.Errorf("%d connections", n)
 			}
 		})
+	}
+}
+
+// TestGracefulStopLosesNoCallOverHTTP2: calls by JSON and by gRPC share a connection. Those that their
+// client makes before it has read GOAWAY are answered, and then it cannot connect again.
+func TestGracefulStopLosesNoCallOverHTTP2(t *testing.T) {
+	cert, roots := certificate()
+	for range 20 {
+		s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
+		s.mixed(roots)
+		var calls atomic.Int32
+		var callers sync.WaitGroup
+		for i := range 8 {
+			contentType, body := "application/json", "{}"
+			if i%2 == 0 {
+				contentType, body = "application/grpc", wrap(0, "")
+			}
+			callers.Go(func() {
+				for {
+					resp, err := s.client.Post(s.url+"UnaryCall", contentType, strings.NewReader(body))
+					if refused := (*net.OpError)(nil); errors.As(err, &refused) && refused.Op == "dial" {
+						return
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					b, err := io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+					if err != nil || resp.StatusCode != 200 || i%2 == 0 && resp.Trailer.Get("Grpc-Status") != "0" {
+						t.Errorf("%s: %s, %q, %v, %v", contentType, resp.Status, b, resp.Trailer, err)
+						return
+					}
+					calls.Add(1)
+				}
+			})
+		}
+		for calls.Load() < 100 && !t.Failed() {
+			time.Sleep(time.Millisecond)
+		}
+		s.server.GracefulStop()
+		callers.Wait()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
@@ -70,6 +71,9 @@ type Server struct {
 	http2     *http.Server  // of connections of HTTP/2
 	maxFields int           // of a request's header
 	idle      time.Duration // how long a connection may wait for its next request
+
+	mu    sync.Mutex
+	conns map[*conn2]struct{} // that are open
 }
 
 // New returns a server. The error says which of the origins is invalid.
@@ -79,7 +83,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Window = max(cmp.Or(o.Window, defaultWindow), 1)
-	s := &Server{opts: o, origins: allowed, idle: cmp.Or(o.Keepalive.MaxConnectionIdle, defaultIdle)}
+	s := &Server{opts: o, origins: allowed, conns: make(map[*conn2]struct{}), idle: cmp.Or(o.Keepalive.MaxConnectionIdle, defaultIdle)}
 	s.http = http.Server{
 		Handler:                      http.HandlerFunc(s.serve),
 		ReadHeaderTimeout:            headerTime,
