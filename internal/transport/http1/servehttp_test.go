@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,6 +92,37 @@ func TestServeHTTPServesAll(t *testing.T) {
 				t.Errorf("%v, want %s", auths, auth)
 			}
 		})
+	}
+}
+
+// TestServeHTTPSendsTheHeaderThatGRPCSends: clients find each field in the metadata of the call.
+func TestServeHTTPSendsTheHeaderThatGRPCSends(t *testing.T) {
+	theirs := grpc.NewServer()
+	testpb.RegisterTestServiceServer(theirs, failing())
+	ours := nearcall.NewServer()
+	defer ours.Stop()
+	testpb.RegisterTestServiceServer(ours, failing())
+	answer := func(h http.Handler, request string) (header, trailer http.Header) {
+		r := httptest.NewRequest("POST", path+"UnaryCall", strings.NewReader(request))
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		r.Header.Set("Content-Type", "application/grpc")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		got := w.Result()
+		return got.Header, got.Trailer
+	}
+	for name, request := range map[string]string{
+		"a reply":  wrap(0, encode(t, &testpb.SimpleRequest{ResponseSize: 1})),
+		"an error": wrap(0, ""),
+	} {
+		header, trailer := answer(ours, request)
+		wantHeader, wantTrailer := answer(theirs, request)
+		if !reflect.DeepEqual(header, wantHeader) || len(header["X-Seen"]) != 1 {
+			t.Errorf("%s has the header %v, want %v", name, header, wantHeader)
+		}
+		if !reflect.DeepEqual(trailer, wantTrailer) {
+			t.Errorf("%s has the trailer %v, want %v", name, trailer, wantTrailer)
+		}
 	}
 }
 
