@@ -238,6 +238,19 @@ func TestOptionsApplyToGRPCClients(t *testing.T) {
 			t.Errorf("the handle was called %d times", tapped.Load())
 		}
 	})
+	t.Run("GRPCServerOptions and a client that offers HTTP/1.1 too", func(t *testing.T) {
+		certs := newCertificates(t)
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, serve(t, echo{}, nearcall.Creds(nearcall.NewTLS(certs.server(nil))), nearcall.GRPCServerOptions(
+			grpc.InTapHandle(func(context.Context, *tap.Info) (context.Context, error) {
+				return nil, status.Error(codes.PermissionDenied, "tapped")
+			}),
+		)), lis)
+		config := certs.client(nil)
+		config.NextProtos = []string{"h2", "http/1.1"} // for which net/http serves gRPC, without the handle, unless there are options
+		client := dialGRPC(t, lis, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithAuthority("localhost"))
+		wantCode(t, <-invoke(t.Context(), client), codes.PermissionDenied)
+	})
 	t.Run("KeepaliveParams", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			lis := bufconn.Listen(1 << 16)
