@@ -134,6 +134,17 @@ func TestServeConnTakesEveryKindOfClient(t *testing.T) {
 				if got := p.Addr.Network(); got != want {
 					t.Errorf("the call came over %s, want %s", got, want)
 				}
+				// The system names this process as the maker of a socketpair, not the client.
+				security := "insecure"
+				if network == "shm" {
+					security = "local"
+				}
+				if _, names := p.AuthInfo.(nearcall.UnixAuthInfo); names || p.AuthInfo.AuthType() != security {
+					t.Errorf("the handler sees %#v, want one that is %s and names no process", p.AuthInfo, security)
+				}
+				if got := p.LocalAddr.Network(); got != want {
+					t.Errorf("the call came to %s, want %s", got, want)
+				}
 			})
 		}
 	}
