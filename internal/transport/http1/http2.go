@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -266,7 +267,7 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
 	case !ok || s.opts.GRPC == nil:
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}
-	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, r, &e.peer):
+	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, undecoded(r), &e.peer):
 		return
 	default:
 		why = refused{codes.Unavailable, stopping}
@@ -301,6 +302,18 @@ func canFlush(w http.ResponseWriter) bool {
 			return false
 		}
 	}
+}
+
+// undecoded returns a copy of r whose URL.Path is the path as the client has sent it. grpc-go takes
+// that for the method, and gets the same from connections that it serves: see [pathOf].
+func undecoded(r *http.Request) *http.Request {
+	raw := url.URL{Path: pathOf(r)}
+	if r.URL.RawQuery != "" || r.URL.ForceQuery {
+		raw.Path += "?" + r.URL.RawQuery
+	}
+	r = r.WithContext(r.Context())
+	r.URL = &raw
+	return r
 }
 
 // A grpcAnswer is the ResponseWriter that grpc-go writes a call's answer to. It lets grpc-go flush

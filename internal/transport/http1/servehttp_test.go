@@ -263,6 +263,25 @@ func TestStopOfServeHTTPDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
 	}
 }
 
+// TestServeHTTPDoesNotDecodeMethodsOfGRPC: otherwise clients could evade the rules of a proxy that does
+// not decode paths. grpc-go does not decode them on its connections.
+func TestServeHTTPDoesNotDecodeMethodsOfGRPC(t *testing.T) {
+	s, _ := mounted(t, &service{}, false, nil)
+	s.over(2, nil)
+	whole := s.url
+	for _, c := range []struct{ path, want string }{
+		{whole, "0"},
+		{strings.Replace(whole, "Service", "%53ervice", 1), "12"},
+		{whole + "%55naryCall?", "12"}, // and UnaryCall as a query
+		{whole + "UnaryCall?", "12"},
+	} {
+		s.url = c.path
+		if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != c.want {
+			t.Errorf("%s: %v, want status %s", c.path, trailer, c.want)
+		}
+	}
+}
+
 // TestARequestLastsAsLongAsItsHandler: so the HTTP server's limit of requests bounds handlers,
 // also if clients reset their streams at once.
 func TestARequestLastsAsLongAsItsHandler(t *testing.T) {
