@@ -43,7 +43,7 @@ type Env struct {
 	Near       bool // messages stay in the process, and nothing is compressed
 	Start      func(cfg *Config) (*Link, error)
 	Differs    map[string]string // by case name: why its transcript differs from grpc-go's
-	Oracle     *Env              // whose transcripts are right as well, if there is one
+	Oracle     *Env              // whose transcripts are right as well; nil if there is none
 }
 
 // A Link is one connection to one server.

@@ -184,11 +184,9 @@ func (r *results) run(t *testing.T, env Env, k Case, expected func(Case) Transcr
 			t.Skip(got.Skip)
 		}
 		agrees := slices.Equal(want.Lines, got.Lines)
-		if !agrees && env.Oracle != nil {
-			want = k.Record(*env.Oracle, 1)
-			for patience := time.Duration(4); patience <= 16 && (got.Timed || want.Timed) && !slices.Equal(want.Lines, got.Lines); patience *= 4 {
-				want, got = k.Record(*env.Oracle, patience), k.Record(env, patience)
-			}
+		// Package http decides some endings by races: one of a few runs must agree.
+		for patience := time.Duration(1); !agrees && env.Oracle != nil && patience <= 16; patience *= 2 {
+			want, got = k.Record(*env.Oracle, patience), k.Record(env, patience)
 			agrees = slices.Equal(want.Lines, got.Lines)
 		}
 		r.add(env, k, agrees)

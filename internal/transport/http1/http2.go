@@ -265,6 +265,8 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
 	e, ok := c.(*exchange)
 	switch {
 	case !ok || s.opts.GRPC == nil:
+	case e.conn != nil && s.opts.OnlyGRPC:
+		why = refused{codes.Unimplemented, "this server's GRPCServerOptions apply to connections of gRPC: make the call over a connection whose first request is of gRPC"}
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}
 	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, undecoded(r), &e.peer):

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
@@ -436,6 +437,19 @@ func TestGracefulStopLosesNoCallOverHTTP2(t *testing.T) {
 		}
 		s.server.GracefulStop()
 		callers.Wait()
+	}
+}
+
+// TestGRPCIsRefusedWhereItsOptionsDoNotApply: net/http serves a connection whose first request is JSON,
+// and knows of no tap handle.
+func TestGRPCIsRefusedWhereItsOptionsDoNotApply(t *testing.T) {
+	tapped := nearcall.GRPCServerOptions(grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		return ctx, status.Error(codes.PermissionDenied, "tapped")
+	}))
+	s := start(t, &service{}, tapped).over(2, nil)
+	s.post("UnaryCall", "{}").want(t, 200, "{}")
+	if _, trailer := s.grpcCall(""); trailer.Get("Grpc-Status") != "12" || !strings.Contains(trailer.Get("Grpc-Message"), "GRPCServerOptions") {
+		t.Error(trailer)
 	}
 }
 

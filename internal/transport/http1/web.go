@@ -49,6 +49,10 @@ type Options struct {
 	// nil if the server takes no ordinary gRPC clients.
 	GRPC func(http.ResponseWriter, *http.Request, *link.Peer) bool
 
+	// OnlyGRPC says that connections of gRPC have options that GRPC does not know, such as a tap
+	// handle. So a call of gRPC is refused over a connection that TakeHTTP2 got.
+	OnlyGRPC bool
+
 	// Begin is called for each WebSocket and for each request of HTTP/2 or to another HTTP server.
 	// It reports false if the server was stopped. It must be set.
 	Begin func() bool
