@@ -147,27 +147,21 @@ func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 	client := dial(t, lis.Target())
 	over := make(chan struct{})
 	var all sync.WaitGroup
-	n := 0
 	all.Go(func() {
-		for {
-			select {
-			case <-over:
-				return
-			default:
-			}
+		for { // at least one call, on a busy machine as well
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			wantCode(t, <-invoke(ctx, client), codes.OK)
 			cancel()
-			n++
-			time.Sleep(time.Millisecond)
+			select {
+			case <-over:
+				return
+			case <-time.After(time.Millisecond):
+			}
 		}
 	})
 	return func() {
 		close(over)
 		all.Wait()
-		if n == 0 {
-			t.Error("the good client made no call")
-		}
 	}
 }
 
