@@ -96,6 +96,7 @@ var httpDiffers = map[string]string{
 	"a deadline in the backoff":                                        "package http sends a header with each end, which commits the call to its attempt",
 	"an age with a grace meets calls in every state":                   "the age of a connection is the HTTP server's",
 	"keepalive meets calls in every state":                             "keepalive is the HTTP server's",
+	"SendMsg after the server ended":                                   "package http closes the connection of a client that sends thousands of frames after the end",
 	"Stop meets calls in every state":                                  "calls that Stop cancels end with Unavailable, and without a status with grpc-go's ServeHTTP",
 	"the handler's calls after a cancellation":                         "what is sent after the end of a call is Unavailable",
 	"the handler's calls after the deadline":                           "what is sent after the end of a call is Unavailable",
