@@ -39,6 +39,7 @@ type exchange struct {
 	control *http.ResponseController
 	major   int    // of the version of HTTP
 	conn    *conn2 // nil if it is another HTTP server's
+	timed   bool   // that server limits how long the answer may take
 	accept  func(link.Session) link.Acceptor
 	peer    link.Peer
 	done    chan struct{}
@@ -239,12 +240,13 @@ func (e *exchange) endReads() {
 }
 
 // limitWrites implements [carrier]: a client has stall for each piece, or farewell if the session
-// has ended. The deadline of a stream does not end a write that waits for its connection: that has a
-// limit of its own, which ends the connection.
+// has ended. The WriteTimeout of another HTTP server stays as it is. The deadline of a stream does
+// not end a write that waits for its connection: that has a limit of its own, which ends the
+// connection.
 func (e *exchange) limitWrites() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.over {
+	if e.over || e.timed && e.reason == nil {
 		return
 	}
 	e.limited = true

@@ -246,7 +246,11 @@ func setTLS(r *http.Request, auth credentials.AuthInfo) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
 	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake)) // of a WebSocket
 	r = r.WithContext(r.Context())                                                     // answer changes it
-	s.serveExchange(s.newExchange(w, r, peerOf(r), accept), r, sock.Handover{Deadline: deadline, Accept: accept})
+	e := s.newExchange(w, r, peerOf(r), accept)
+	if site, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
+		e.timed = site.WriteTimeout > 0
+	}
+	s.serveExchange(e, r, sock.Handover{Deadline: deadline, Accept: accept})
 }
 
 func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {

@@ -263,6 +263,35 @@ func TestStopOfServeHTTPDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
 	}
 }
 
+// TestServeHTTPKeepsTheServersWriteTimeout: an answer that its client takes slowly is cut then.
+func TestServeHTTPKeepsTheServersWriteTimeout(t *testing.T) {
+	server := nearcall.NewServer()
+	defer server.Stop()
+	testpb.RegisterTestServiceServer(server, &service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return &testpb.SimpleResponse{Payload: body(32 << 20)}, nil
+	}})
+	web := httptest.NewUnstartedServer(server)
+	web.Config.WriteTimeout = time.Second
+	web.Start()
+	defer web.Close()
+	resp, err := http.Post(web.URL+path+"UnaryCall", "application/proto", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b := make([]byte, 1<<20)
+	for n := 0; ; time.Sleep(100 * time.Millisecond) {
+		got, err := io.ReadFull(resp.Body, b)
+		if n += got; err == nil {
+			continue
+		}
+		if err == io.EOF || n >= 32<<20 {
+			t.Errorf("%d bytes and %v came", n, err)
+		}
+		return
+	}
+}
+
 // TestServeHTTPDoesNotDecodeMethodsOfGRPC: otherwise clients could evade the rules of a proxy that does
 // not decode paths. grpc-go does not decode them on its connections.
 func TestServeHTTPDoesNotDecodeMethodsOfGRPC(t *testing.T) {
