@@ -35,9 +35,13 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 // Services, interceptors, stats handlers, limits of messages, [OtherClients] and [WebOrigins] are
 // those of the server. Limits of connections and headers are those of the HTTP server, and [Creds]
 // has no effect, because the HTTP server has secured the connection. The peer has the RemoteAddr
-// and the TLS of the request, and over a unix socket it counts as private. Stats handlers see a connection for each request. Middleware that
-// wraps the ResponseWriter needs a method Unwrap, as http.ResponseController does: without it,
-// calls of gRPC-Web and streams fail with 500, and gRPC with Internal.
+// and the TLS of the request, and over a unix socket it counts as private. Stats handlers see a
+// connection for each request.
+//
+// Middleware that wraps the ResponseWriter needs a method Unwrap, as http.ResponseController does.
+// Without it, calls of gRPC-Web and streams fail with 500, and gRPC with Internal. Unary calls work,
+// but wait for the body of a slow client for as long as the HTTP server does, whatever their
+// deadline, and GracefulStop waits with them.
 //
 // ServeHTTP returns when the answer was written and the handler has returned, or when the WebSocket
 // is open. After [Server.Stop] or [Server.GracefulStop] it answers with 503. GracefulStop waits
