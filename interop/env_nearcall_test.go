@@ -119,6 +119,7 @@ var tlsDiffers = map[string]string{
 var forwardDiffers = map[string]string{
 	"illegal headers from the handler": "net/http's names have no case: Upper is upper",
 
+	"a cancellation in the middle of a stream": "grpc-go learns of the end from the request's context or from its body, which is a race",
 	"the handler's calls after a cancellation": "what is sent after the end of a call is Unavailable",
 	"the handler's calls after the deadline":   "what is sent after the end of a call is Unavailable",
 	"a handler that sends until it fails":      "what is sent after the end of a call is Unavailable",
