@@ -150,11 +150,12 @@ proxies-tools:
 		{ ! command -v systemctl >/dev/null || systemctl -q disable $$missing; }; \
 	else echo "as root, apt-get install$$missing"; exit 1; fi
 
-# interop/connect/known-failing.txt says which tests fail, and why.
+# interop/connect/known-failing.txt says which tests fail, and why, and known-flaky.txt which may.
 .PHONY: connect-conformance
 connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
-		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --mode server -- ../../bin/conformanceserver
+		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
+		--mode server -- ../../bin/conformanceserver
 
 # The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
 # HTTP. So the run with its second server, of grpc-go, would be the same again.
