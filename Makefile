@@ -360,7 +360,7 @@ generate: ## make the generated code again
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
 
-# These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
+# These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
 RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky
 .PHONY: release-check

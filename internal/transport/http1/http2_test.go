@@ -402,7 +402,7 @@ func TestConnectionsOverHTTP2HaveAnAge(t *testing.T) {
 // client makes before it has read GOAWAY are answered, and then it cannot connect again.
 func TestGracefulStopLosesNoCallOverHTTP2(t *testing.T) {
 	cert, roots := certificate()
-	for range 20 {
+	for range 5 {
 		s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
 		s.mixed(roots)
 		var calls atomic.Int32
