@@ -293,7 +293,8 @@ func (s *Server) accept(session link.Session) link.Acceptor {
 // Stop closes all listeners and connections and cancels running calls, whose callers
 // get Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is
 // set. A caller whose own goroutine runs the handler gets Unavailable when the handler
-// returns: see [ClientConn.Close].
+// returns: see [ClientConn.Close]. So does a web client over HTTP/2, unless its connection is closed
+// before, after a second.
 func (s *Server) Stop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {
