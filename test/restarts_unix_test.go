@@ -148,7 +148,7 @@ type load struct {
 	network, target string
 
 	calls   atomic.Int64
-	callers []*atomic.Value // who has answered each caller last
+	callers []*atomic.Value // for each caller, the server that answered it last
 	all     sync.WaitGroup
 	stop    chan struct{}
 	stopped sync.Once
@@ -213,7 +213,7 @@ func (l *load) beginWeb(t *testing.T) {
 	})
 }
 
-// byJSON makes a call, and returns who has answered.
+// byJSON makes a call and returns the name of the server that answered it.
 func byJSON(client *http.Client) (string, error) {
 	resp, err := client.Post("http://server/grpc.testing.TestService/UnaryCall", "application/json", strings.NewReader("{}"))
 	if err != nil {
@@ -259,7 +259,7 @@ func (l *load) caller(t *testing.T, call func() (who string, err error)) {
 	})
 }
 
-// unary makes a call, and returns who has answered.
+// unary makes a call and returns the name of the server that answered it.
 func (l *load) unary(client testpb.TestServiceClient) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -33,7 +33,7 @@ func (s *Server) newHTTP2() *http.Server {
 	k := s.opts.Keepalive
 	streams := int(min(s.opts.MaxStreams, 1<<30))
 	if streams == 0 {
-		streams = 1 << 30 // package http has a limit by default
+		streams = 1 << 30 // package http takes 0 as its default limit
 	}
 	h := &http.Server{
 		Handler:                      http.HandlerFunc(s.serveHTTP2),

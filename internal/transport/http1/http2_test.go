@@ -37,7 +37,7 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
-// certificate returns a certificate of 127.0.0.1, and who has signed it.
+// certificate returns a certificate for 127.0.0.1 and a pool with the authority that signed it.
 func certificate() (tls.Certificate, *x509.CertPool) {
 	site := httptest.NewUnstartedServer(nil)
 	site.StartTLS()

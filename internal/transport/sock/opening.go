@@ -16,8 +16,8 @@ import (
 // or by net/http, which serves all. The content type of its first request decides.
 //
 // Many clients wait for the server's SETTINGS before they make a request, and some wait until theirs
-// are acknowledged. So grpc-go serves the connection from the beginning. If the first request is of
-// another protocol, grpc-go reads the end of the connection instead of it, and net/http goes on.
+// are acknowledged. So grpc-go serves the connection first. If the first request is not gRPC, grpc-go
+// reads EOF in its place, and net/http takes the connection over.
 //
 // Invariants, when net/http goes on:
 //   - The client has got an acknowledgement for each PING and each of its SETTINGS. net/http gets no

@@ -197,7 +197,7 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 				sent, others = sent+f, others+f
 			}
 		}
-		sent += request + data + strings.Repeat(ack, ofGRPC-acked) + later + ack // which is of net/http's SETTINGS
+		sent += request + data + strings.Repeat(ack, ofGRPC-acked) + later + ack // the last one acknowledges net/http's SETTINGS
 		want := preface + string(frame(nil, frameSettings, 0, 0, settings)) + others + request + data + later + ack
 
 		near, far := net.Pipe()
@@ -208,7 +208,7 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 				defer h.Conn.Close()
 				var writes sync.WaitGroup
 				defer writes.Wait()
-				writes.Go(func() { // the second ack is of the client's later SETTINGS
+				writes.Go(func() { // the second ack answers the client's later SETTINGS
 					writePieces(h.Conn, h2(frameSettings, 0, "")+ack+ack+h2(200, 0, "end"), sizes(2, 10))
 				})
 				read := string(h.First)
