@@ -1,0 +1,420 @@
+// Calls from the client's side: what generated stubs return.
+#pragma once
+
+#include <chrono>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nearcall/driver.hpp>
+#include <nearcall/metadata.hpp>
+#include <nearcall/status.hpp>
+#include <nearcall/task.hpp>
+
+namespace google::protobuf {
+class MessageLite;
+}
+
+namespace nearcall {
+
+class context;
+
+namespace wire {
+struct profile;
+}
+
+/// What a caller says about one call.
+struct call_options {
+  /// How long the call may take; 0 for no limit. A call that takes longer fails with DeadlineExceeded.
+  std::chrono::microseconds timeout{0};
+  /// Metadata to send.
+  metadata md = {};
+  /// Cancels the call when a stop is requested, from any thread.
+  std::stop_token stop = {};
+  /// Waits for a connection instead of failing with Unavailable while the server cannot be reached.
+  bool wait_for_ready = false;
+  /// The largest reply that is accepted, in bytes; 0 for the channel's limit.
+  std::size_t max_receive = 0;
+  /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier.
+  const context* parent = nullptr;
+};
+
+namespace detail {
+
+class session;
+class client_call;
+class loop_handle;
+struct outbox;
+
+/// The bytes of a message that has arrived, in steps: one, or several of up to 64 KiB.
+class incoming {
+ public:
+  virtual std::string_view next() = 0;  // empty at the end, or if the bytes cannot be read
+  std::size_t size = 0;
+
+ protected:
+  ~incoming() = default;
+};
+
+/// Encodes and decodes messages. Templates hand over pointers to messages of the right type.
+class codec {
+ public:
+  virtual std::size_t size(const void* message) const = 0;
+  /// Writes the bytes that size() has announced just before.
+  virtual void encode(const void* message, char* to) const = 0;
+  virtual bool decode(void* message, incoming& bytes) const = 0;
+
+ protected:
+  ~codec() = default;
+};
+const codec& protobuf();
+
+/// A message of a codec.
+struct message {
+  const nearcall::detail::codec* codec = nullptr;
+  const void* object = nullptr;
+};
+template <class M>
+message encodable(const M& m) {
+  return {&protobuf(), static_cast<const google::protobuf::MessageLite*>(&m)};
+}
+template <class M>
+void* decodable(M& m) {
+  return static_cast<google::protobuf::MessageLite*>(&m);
+}
+
+/// A call of either side while it has a number on a connection: what the session knows of it. It belongs to its user and is in no
+/// memory of the session's.
+class call : protected timer {
+ public:
+  call();
+  call(const call&) = delete;
+  call& operator=(const call&) = delete;
+  virtual ~call();
+
+  bool open() const { return session_ != nullptr; }
+
+ protected:
+  friend class session;
+  friend class inbox;
+  // What happens to the call. None of these runs a coroutine.
+  /// A callee's call has a number now.
+  virtual void on_open() {}
+  virtual void on_header(metadata&& m) = 0;
+  virtual void on_message(incoming& m) = 0;
+  virtual void on_half_close() {}
+  /// All that was queued has left.
+  virtual void on_room() {}
+  /// The callee's deadline has passed. A caller's call ends.
+  virtual void on_deadline() {}
+  /// Once, and last: the call is no longer open. `unprocessed`: no handler saw it. It may destroy the call.
+  virtual void on_end(status&& s, metadata&& trailer, bool unprocessed) = 0;
+
+  detail::session* session_ = nullptr;
+
+  void expired() override;
+
+  bool header_seen_ = false, message_seen_ = false;
+
+ private:
+  std::uint64_t number_ = 0;
+  std::size_t max_receive_ = 0;
+  std::int64_t send_credit_ = 0, receive_credit_ = 0, owed_ = 0;
+  std::uint64_t piece_size_ = 0;      // of the message that comes in pieces
+  std::unique_ptr<outbox> outbox_;    // what waits for credit
+  std::string pieces_;                // what has arrived of a message in pieces
+  call *previous_ = nullptr, *next_ = nullptr;  // in the session's list of calls that wait to send
+  bool ours_ = false, half_closed_ = false, in_pieces_ = false, finishing_ = false, listed_ = false;
+};
+
+/// Messages that have arrived and were not read yet, and whoever waits for the next.
+class inbox {
+ public:
+  /// The next message has arrived. It is decoded at once if it is waited for; otherwise its bytes are kept.
+  void arrived(call& c, incoming& m);
+  /// Reads into `into` if a message is there. False: `wait` for it, unless the stream has ended.
+  bool take(call& c, void* into);
+  void wait(std::coroutine_handle<> h) { waiter_.wait(h); }
+  /// After a wait: whether there is a message in `into`.
+  bool got() { return std::exchange(got_, false); }
+  bool wrong() const { return wrong_; }
+  void clear() { chunks_.reset(); }
+  detail::waiter& waiter() { return waiter_; }
+
+ private:
+  struct chunks;  // messages with their lengths, small ones together
+  struct deleter {
+    void operator()(chunks*) const;
+  };
+  detail::waiter waiter_;
+  std::unique_ptr<chunks, deleter> chunks_;
+  void* into_ = nullptr;  // where the next message is wanted
+  bool got_ = false;
+  bool wrong_ = false;    // a message could not be decoded
+};
+
+/// Where calls are made: a channel, or the other side of a connection.
+class caller {
+ public:
+  virtual ~caller() = default;
+
+ private:
+  friend class client_call;
+  /// Opens the call on a connection, now or later.
+  virtual void make(client_call& c) = 0;
+  /// The call, which waits for a connection, does so no longer.
+  virtual void forget(client_call& c) = 0;
+  virtual detail::loop& loop() = 0;
+};
+
+/// A call of the client's side, over as many connections as it takes.
+class client_call : public call {
+ public:
+  client_call(caller& on, std::string_view method, const call_options& o);
+  ~client_call() override;
+  void cancel();
+
+ protected:
+  friend class call_queue;
+  friend class channel_core;
+  friend class session_caller;
+
+  /// Begins the call with its only message, or with none for now.
+  void begin(const message* request);
+  /// True if nothing of the call waits to be sent.
+  bool send(const message& m);
+  void finish_sending();
+  /// Ends the call from this side.
+  void fail(status s);
+  void wake(waiter& w);
+  virtual void on_over(status&& s, metadata&& trailer) = 0;
+
+  bool over_ = false;
+
+ private:
+  /// Cancels the call on its loop when a stop is requested anywhere.
+  class stopper {
+   public:
+    stopper(std::stop_token token, detail::loop& l, client_call& c);
+    ~stopper() { *call_ = nullptr; }
+
+   private:
+    struct request {
+      std::shared_ptr<client_call*> call;
+      std::shared_ptr<loop_handle> loop;
+      void operator()() const;
+    };
+    std::shared_ptr<client_call*> call_;
+    std::stop_callback<request> callback_;
+  };
+  void expired() override;
+  void on_end(status&& s, metadata&& trailer, bool unprocessed) final;
+  void end(status&& s, metadata&& trailer);
+  /// For whoever has found a connection.
+  void start(session& s, const wire::profile& p, std::size_t max_receive);
+  /// The size of the head that start would send.
+  std::uint64_t head_size(const wire::profile& p) const;
+  bool keeps_a_copy() const;
+  bool keep(const message& m);
+
+  caller& on_;
+  std::string_view method_;
+  call_options options_;
+  std::optional<clock::time_point> deadline_;
+  const message* request_ = nullptr;  // while the call begins
+  std::string kept_;                  // the messages so far, each with its length, to send them again
+  bool keeps_ = true;                 // all messages are in kept_
+  bool sent_all_ = false;             // there will be no more
+  client_call *before_ = nullptr, *after_ = nullptr;  // in the queue of calls that wait for a connection
+  bool queued_ = false;
+  int attempts_ = 0;
+  std::optional<stopper> stop_;
+};
+
+/// A call with one reply.
+class unary_base : public client_call {
+ public:
+  unary_base(caller& on, std::string_view method, const call_options& o, void* reply) : client_call(on, method, o), reply_(reply) {}
+
+ protected:
+  void on_header(metadata&& m) final { header_ = std::move(m); }
+  void on_message(incoming& m) final;
+  void on_over(status&& s, metadata&& trailer) final;
+
+  status status_;
+  metadata header_, trailer_;
+  waiter waiter_;
+  waiter writer_;
+
+ private:
+  void on_room() final { wake(writer_); }
+  void* reply_;
+  bool received_ = false;
+};
+
+/// A call with a stream of replies.
+class stream_base : public client_call {
+ public:
+  using client_call::client_call;
+  const nearcall::status& status() const { return status_; }
+  const metadata& header() const { return header_; }
+  const metadata& trailer() const { return trailer_; }
+
+ protected:
+  bool read_ready(void* into);
+  void read_wait(std::coroutine_handle<> h) { inbox_.wait(h); }
+  bool read_done();
+  void write_wait(std::coroutine_handle<> h) { writer_.wait(h); }
+
+ private:
+  void on_header(metadata&& m) final { header_ = std::move(m); }
+  void on_message(incoming& m) final;
+  void on_room() final { wake(writer_); }
+  void on_over(nearcall::status&& s, metadata&& trailer) final;
+
+  nearcall::status status_;
+  metadata header_, trailer_;
+  inbox inbox_;
+  waiter writer_;
+  bool ready_ = false;
+};
+
+}  // namespace detail
+
+/// A unary call. It begins when it is made, and is cancelled when it is destroyed before its end.
+template <class Reply>
+class [[nodiscard]] unary_call final : detail::unary_base {
+ public:
+  template <class Request>
+  unary_call(detail::caller& on, std::string_view method, const Request& request, const call_options& o)
+      : unary_base(on, method, o, detail::decodable(result_.reply_)) {
+    detail::message m = detail::encodable(request);
+    begin(&m);
+  }
+  struct awaiter {
+    unary_call* c;
+    bool await_ready() const { return c->over_; }
+    void await_suspend(std::coroutine_handle<> h) const { c->waiter_.wait(h); }
+    result<Reply> await_resume() const { return c->take(); }
+  };
+  /// The result. It can be taken once.
+  awaiter operator co_await() { return {this}; }
+  using client_call::cancel;
+
+ private:
+  result<Reply> take() {
+    result_.status_ = std::move(status_);
+    result_.header_ = std::move(header_);
+    result_.trailer_ = std::move(trailer_);
+    return std::move(result_);
+  }
+  result<Reply> result_;
+};
+
+namespace detail {
+
+/// The reading half of a stream.
+template <class Stream, class Reply>
+struct read_awaiter {
+  Stream* s;
+  bool await_ready() const { return s->read_ready(decodable(s->reply_)); }
+  void await_suspend(std::coroutine_handle<> h) const { s->read_wait(h); }
+  Reply* await_resume() const { return s->read_done() ? &s->reply_ : nullptr; }
+};
+/// The writing half.
+template <class Stream>
+struct write_awaiter {
+  Stream* s;
+  bool left;
+  bool await_ready() const { return left || s->over_; }
+  void await_suspend(std::coroutine_handle<> h) const { s->write_wait(h); }
+  bool await_resume() const { return !s->over_; }
+};
+
+}  // namespace detail
+
+/// A call with a stream of replies.
+template <class Reply>
+class [[nodiscard]] server_stream final : detail::stream_base {
+ public:
+  template <class Request>
+  server_stream(detail::caller& on, std::string_view method, const Request& request, const call_options& o) : stream_base(on, method, o) {
+    detail::message m = detail::encodable(request);
+    begin(&m);
+  }
+  /// The next reply, or null at the end. The same message is used for the next.
+  detail::read_awaiter<server_stream, Reply> read() { return {this}; }
+  /// How the call ended, once read() has returned null.
+  using stream_base::cancel;
+  using stream_base::header;
+  using stream_base::status;
+  using stream_base::trailer;
+
+ private:
+  friend struct detail::read_awaiter<server_stream, Reply>;
+  Reply reply_;
+};
+
+/// A call with streams in both directions. One coroutine may read and another one write.
+template <class Request, class Reply>
+class [[nodiscard]] bidi_stream final : detail::stream_base {
+ public:
+  bidi_stream(detail::caller& on, std::string_view method, const call_options& o) : stream_base(on, method, o) { begin(nullptr); }
+  /// Sends a message. False: the call has ended, and read() says how.
+  detail::write_awaiter<bidi_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
+  /// No more messages will be written.
+  void done() { finish_sending(); }
+  detail::read_awaiter<bidi_stream, Reply> read() { return {this}; }
+  using stream_base::cancel;
+  using stream_base::header;
+  using stream_base::status;
+  using stream_base::trailer;
+
+ private:
+  friend struct detail::read_awaiter<bidi_stream, Reply>;
+  friend struct detail::write_awaiter<bidi_stream>;
+  Reply reply_;
+};
+
+/// A call with a stream of requests and one reply.
+template <class Request, class Reply>
+class [[nodiscard]] client_stream final : detail::unary_base {
+ public:
+  client_stream(detail::caller& on, std::string_view method, const call_options& o)
+      : unary_base(on, method, o, detail::decodable(result_.reply_)) {
+    begin(nullptr);
+  }
+  /// Sends a message. False: the call has ended, and finish() says how.
+  detail::write_awaiter<client_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
+  struct awaiter {
+    client_stream* c;
+    bool await_ready() const { return c->over_; }
+    void await_suspend(std::coroutine_handle<> h) const { c->waiter_.wait(h); }
+    result<Reply> await_resume() const { return c->take(); }
+  };
+  /// Ends the stream of requests and waits for the reply.
+  awaiter finish() {
+    finish_sending();
+    return {this};
+  }
+  using client_call::cancel;
+
+ private:
+  friend struct detail::write_awaiter<client_stream>;
+  void write_wait(std::coroutine_handle<> h) { writer_.wait(h); }
+  result<Reply> take() {
+    result_.status_ = std::move(status_);
+    result_.header_ = std::move(header_);
+    result_.trailer_ = std::move(trailer_);
+    return std::move(result_);
+  }
+  result<Reply> result_;
+};
+
+}  // namespace nearcall

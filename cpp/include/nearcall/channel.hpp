@@ -1,0 +1,75 @@
+// A channel: a client's connection to a server, made and made again as calls need it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nearcall/call.hpp>
+#include <nearcall/driver.hpp>
+#include <nearcall/status.hpp>
+
+namespace nearcall {
+
+class service;
+
+namespace detail {
+class security;
+class channel_core;
+}  // namespace detail
+
+/// How a TCP connection is secured; see tls.hpp.
+using credentials = std::shared_ptr<const detail::security>;
+
+/// What a client says about a channel.
+struct channel_options {
+  /// After this time without anything from the server, while a call is open, the client asks whether it is alive; 0 for never. At least
+  /// 10 s, and as much as the server asks for.
+  std::chrono::nanoseconds keepalive{0};
+  /// How long the answer may take.
+  std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
+  bool keepalive_without_calls = false;
+  /// The largest reply that calls accept, in bytes.
+  std::size_t max_receive = 4 << 20;
+  /// gRPC's :authority; by default the target's host and port, or `localhost`.
+  std::string authority = {};
+  /// What comes before nearcall's own user agent.
+  std::string user_agent = {};
+  /// Offers shared memory over unix sockets.
+  bool shared_memory = true;
+  /// Over TCP: TLS.
+  nearcall::credentials credentials = {};
+  /// Services that the server may call over the connection. They must outlive the channel.
+  std::vector<service*> services = {};
+};
+
+/// A client's way to one server. It connects when the first call is made, and again after a connection has ended, with gRPC's backoff
+/// (from 20 ms to 1 s on one host). A call that no handler has seen is made again over another connection.
+///
+/// Targets are `unix:PATH` (shared memory if both sides have it), `shm:PATH` (shared memory or nothing) and `tcp:HOST:PORT`. A target
+/// that is none of these fails calls with Unavailable and the reason.
+///
+/// A channel belongs to its driver's thread, and must outlive its calls.
+class channel : public detail::caller {
+ public:
+  channel(driver& d, std::string_view target, channel_options options = {});
+  ~channel() override;
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+
+  /// Ends the connection. Calls that are open, and calls that are made later, fail with Cancelled.
+  void close();
+  /// What the connection is over (`shm`, `unix`, `tcp`), or empty while there is none.
+  std::string_view network() const;
+
+ private:
+  void make(detail::client_call& c) override;
+  void forget(detail::client_call& c) override;
+  detail::loop& loop() override;
+  std::unique_ptr<detail::channel_core> core_;
+};
+
+}  // namespace nearcall

@@ -1,0 +1,119 @@
+// A driver: the loop of one thread.
+#pragma once
+
+#include <chrono>
+#include <coroutine>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include <nearcall/task.hpp>
+
+namespace nearcall {
+
+using clock = std::chrono::steady_clock;
+
+namespace detail {
+
+class loop;
+
+/// Something that is due at a time. It has a place in its loop's heap and no memory of its own.
+class timer {
+ public:
+  timer() = default;
+  timer(const timer&) = delete;
+  timer& operator=(const timer&) = delete;
+  bool armed() const { return index_ != none; }
+  clock::time_point at() const { return at_; }
+
+ protected:
+  ~timer() = default;
+
+ private:
+  friend class timer_heap;
+  virtual void expired() = 0;
+  static constexpr std::size_t none = std::size_t(-1);
+  std::size_t index_ = none;
+  clock::time_point at_{};
+};
+
+}  // namespace detail
+
+/// What a driver does before it sleeps.
+struct driver_options {
+  /// How long it looks for frames in shared memory before it sleeps. A reply that comes in this time costs no system call. 0 sleeps
+  /// at once.
+  std::chrono::microseconds spin{50};
+};
+
+/// The loop of one thread. Channels, servers, calls and coroutines belong to one driver and its thread: only post() and stop() may be
+/// called from other threads. Programs that want more processors use more drivers.
+class driver {
+ public:
+  explicit driver(driver_options options = {});
+  /// Everything that belongs to the driver must be gone.
+  ~driver();
+  driver(const driver&) = delete;
+  driver& operator=(const driver&) = delete;
+
+  /// Runs a task to its end and returns its value.
+  template <class T>
+  T run(task<T> t) {
+    t.start();
+    while (!t.done()) turn();
+    settle();
+    return t.take();
+  }
+  /// Runs until stop() is called.
+  void run();
+  /// Ends run(). Any thread may call it, and a signal handler.
+  void stop() noexcept;
+  /// Does what can be done without waiting. Returns false if there was nothing to do: then fd() becomes readable when there is.
+  bool poll();
+  /// A descriptor for other loops: readable when poll() has something to do.
+  int fd();
+  /// Calls f on the driver's thread, soon. Any thread may call it.
+  void post(std::function<void()> f);
+
+  /// Awaitable: resumes after a time.
+  class sleeper;
+  sleeper sleep_for(std::chrono::nanoseconds d);
+
+  detail::loop& internal() { return *loop_; }
+
+ private:
+  void turn();
+  void settle();
+  std::unique_ptr<detail::loop> loop_;
+};
+
+class [[nodiscard]] driver::sleeper final : detail::timer {
+ public:
+  sleeper(detail::loop& l, std::chrono::nanoseconds d) : loop_(l), duration_(d) {}
+  ~sleeper();
+  struct awaiter {
+    sleeper* s;
+    bool await_ready() const { return false; }
+    void await_suspend(std::coroutine_handle<> h) const { s->begin(h); }
+    void await_resume() const {}
+  };
+  awaiter operator co_await() { return {this}; }
+
+ private:
+  void begin(std::coroutine_handle<> h);
+  void expired() override;
+  detail::loop& loop_;
+  std::chrono::nanoseconds duration_;
+  detail::waiter waiter_;
+};
+
+inline driver::sleeper driver::sleep_for(std::chrono::nanoseconds d) { return {*loop_, d}; }
+
+/// Runs a driver until something that can be awaited is done, and returns its value.
+template <class A>
+auto sync_wait(driver& d, A&& awaitable) {
+  auto run = [](A& a) -> task<decltype(std::forward<A>(a).operator co_await().await_resume())> { co_return co_await std::forward<A>(a); };
+  return d.run(run(awaitable));
+}
+
+}  // namespace nearcall

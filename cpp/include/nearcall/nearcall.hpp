@@ -1,0 +1,10 @@
+// All of nearcall but what needs other libraries.
+#pragma once
+
+#include <nearcall/call.hpp>
+#include <nearcall/channel.hpp>
+#include <nearcall/driver.hpp>
+#include <nearcall/metadata.hpp>
+#include <nearcall/server.hpp>
+#include <nearcall/status.hpp>
+#include <nearcall/task.hpp>

@@ -1,0 +1,401 @@
+// Servers, and what handlers are given.
+#pragma once
+
+#include <chrono>
+#include <coroutine>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nearcall/call.hpp>
+#include <nearcall/channel.hpp>
+#include <nearcall/driver.hpp>
+#include <nearcall/metadata.hpp>
+#include <nearcall/status.hpp>
+#include <nearcall/task.hpp>
+
+namespace nearcall {
+
+namespace detail {
+class server_core;
+class server_call;
+class method_table;
+}  // namespace detail
+
+/// Who made a call.
+struct peer_info {
+  std::string_view network;      // `shm`, `unix` or `tcp`
+  std::string_view address;
+  long uid = -1;                 // of the process, over unix sockets and shared memory; otherwise -1
+  bool tls = false;
+  std::string_view certificate;  // the client's, in DER, if it was verified
+};
+
+/// A handler's call. It lives until the handler has returned.
+class context {
+ public:
+  explicit context(detail::server_call& c) : call_(c) {}
+  context(const context&) = delete;
+
+  std::string_view method() const;
+  /// The metadata that the client sent.
+  const metadata& client_metadata() const;
+  /// Metadata for the client: the header is sent with the first message or the status, the trailer with the status.
+  metadata& header();
+  metadata& trailer();
+  std::optional<clock::time_point> deadline() const;
+  /// The client has cancelled the call, its deadline has passed, or the connection has ended.
+  bool cancelled() const;
+  /// Asked to stop when the call is cancelled.
+  std::stop_token stop_token();
+  peer_info peer() const;
+  nearcall::driver& driver() const;
+  /// Calls the client over the connection that the call came over. It is valid as long as the context.
+  detail::caller& client();
+
+ private:
+  friend class detail::client_call;
+  detail::server_call& call_;
+};
+
+namespace detail {
+
+class serving;
+
+/// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
+class server_call : public call {
+ public:
+  server_call() = default;
+  nearcall::context& context() { return context_; }
+
+ protected:
+  friend class nearcall::context;
+  friend class serving;
+
+  /// Runs the handler, from the loop.
+  virtual task<status> handle() = 0;
+  /// The handler may begin.
+  void ready();
+  /// The reply of a unary call.
+  virtual const message* reply() { return nullptr; }
+  virtual void on_cancelled() {}
+  void wake(waiter& w);
+  /// The header goes first, once.
+  void send_header_once();
+  bool cancelled() const { return cancelled_; }
+
+  friend class reply_writer;
+
+ private:
+  struct starter final : due {
+    server_call& c;
+    explicit starter(server_call& c) : c(c) {}
+    void run() override { c.start(); }
+    bool pending() const { return listed(); }
+    void drop() { unlink(); }
+  };
+  struct runner;
+  void start();
+  runner finish_later();
+  void on_header(metadata&&) final {}
+  void on_deadline() final { cancel(); }
+  void on_end(status&&, metadata&&, bool) final;
+  void cancel();
+  void handled(status s);
+  void release();
+
+  nearcall::context context_{*this};
+  std::shared_ptr<serving> serving_;  // the connection
+  std::string_view method_;
+  metadata client_metadata_, header_, trailer_;
+  std::optional<clock::time_point> deadline_;
+  std::stop_source stop_{std::nostopstate};
+  starter starter_{*this};
+  server_call *before_ = nullptr, *after_ = nullptr;  // in the list of calls whose handlers may not run yet
+  bool queued_ = false, started_ = false, cancelled_ = false, header_sent_ = false;
+  task<status> task_{status{}};
+  int references_ = 2;  // of the session and of the handler
+};
+
+/// What a method does with a new call.
+class method {
+ public:
+  virtual ~method() = default;
+  virtual std::unique_ptr<server_call> call() = 0;
+};
+
+class method_table {
+ public:
+  virtual void add(std::string_view name, std::unique_ptr<method> m) = 0;
+
+  template <class Request, class Reply, class F>
+  void unary(std::string_view name, F f);
+  template <class Request, class Reply, class F>
+  void server_streaming(std::string_view name, F f);
+  template <class Request, class Reply, class F>
+  void client_streaming(std::string_view name, F f);
+  template <class Request, class Reply, class F>
+  void bidi(std::string_view name, F f);
+
+ protected:
+  ~method_table() = default;
+};
+
+/// A call with one request, which is there when the handler begins.
+class one_request_call : public server_call {
+ protected:
+  void on_message(incoming& m) final;
+  void on_half_close() final { ready(); }
+  task<status> handle() final;
+  virtual void* request() = 0;
+  virtual task<status> handle_request() = 0;
+
+ private:
+  int received_ = 0;
+  bool wrong_ = false;
+};
+
+/// A call whose requests are read one by one.
+class request_stream_call : public server_call {
+ protected:
+  void on_open() final { ready(); }
+  void on_message(incoming& m) final;
+  void on_half_close() final;
+  void on_cancelled() override;
+  bool read_ready(void* into);
+  bool read_done();
+  void read_wait(std::coroutine_handle<> h) { inbox_.wait(h); }
+
+ private:
+  inbox inbox_;
+  bool half_closed_seen_ = false, ready_ = false;
+};
+
+/// Writes the messages of a stream of replies.
+class reply_writer {
+ public:
+  explicit reply_writer(server_call& c) : call_(c) {}
+  bool write(const message& m);  // true if all has left, or never will
+  bool ended() const;
+  void wait(std::coroutine_handle<> h) { waiter_.wait(h); }
+  detail::waiter& waiter() { return waiter_; }
+
+ private:
+  server_call& call_;
+  detail::waiter waiter_;
+};
+
+}  // namespace detail
+
+/// Where a handler writes its replies.
+template <class Reply>
+class writer {
+ public:
+  explicit writer(detail::reply_writer& w) : writer_(w) {}
+  writer(const writer&) = delete;
+  struct awaiter {
+    detail::reply_writer* w;
+    bool left;
+    bool await_ready() const { return left; }
+    void await_suspend(std::coroutine_handle<> h) const { w->wait(h); }
+    bool await_resume() const { return !w->ended(); }
+  };
+  /// Sends a message. False: the call has ended, and the handler should return.
+  awaiter write(const Reply& m) { return {&writer_, writer_.write(detail::encodable(m))}; }
+
+ private:
+  detail::reply_writer& writer_;
+};
+
+namespace detail {
+template <class Request>
+class typed_request_stream : public request_stream_call {
+ public:
+  struct awaiter {
+    typed_request_stream* s;
+    bool await_ready() const { return s->read_ready(decodable(s->request_)); }
+    void await_suspend(std::coroutine_handle<> h) const { s->read_wait(h); }
+    Request* await_resume() const { return s->read_done() ? &s->request_ : nullptr; }
+  };
+  awaiter next() { return {this}; }
+
+ private:
+  Request request_;
+};
+}  // namespace detail
+
+/// Where a handler reads its requests.
+template <class Request>
+class reader {
+ public:
+  explicit reader(detail::typed_request_stream<Request>& s) : stream_(s) {}
+  reader(const reader&) = delete;
+  /// The next request, or null at the end. The same message is used for the next.
+  auto read() { return stream_.next(); }
+
+ private:
+  detail::typed_request_stream<Request>& stream_;
+};
+
+/// Both.
+template <class Request, class Reply>
+class stream : public reader<Request>, public writer<Reply> {
+ public:
+  stream(detail::typed_request_stream<Request>& s, detail::reply_writer& w) : reader<Request>(s), writer<Reply>(w) {}
+};
+
+namespace detail {
+
+template <class Request, class Reply, class F>
+class unary_handler final : public one_request_call {
+ public:
+  explicit unary_handler(F& f) : f_(f) {}
+
+ private:
+  void* request() override { return decodable(request_); }
+  task<status> handle_request() override { return f_(context(), request_, reply_); }
+  const message* reply() override {
+    encoded_ = encodable(reply_);
+    return &encoded_;
+  }
+  F& f_;
+  Request request_;
+  Reply reply_;
+  message encoded_;
+};
+
+template <class Request, class Reply, class F>
+class server_streaming_handler final : public one_request_call {
+ public:
+  explicit server_streaming_handler(F& f) : f_(f) {}
+
+ private:
+  void* request() override { return decodable(request_); }
+  task<status> handle_request() override { return f_(context(), request_, writer_); }
+  void on_room() override { wake(writes_.waiter()); }
+  void on_cancelled() override { wake(writes_.waiter()); }
+  F& f_;
+  Request request_;
+  reply_writer writes_{*this};
+  writer<Reply> writer_{writes_};
+};
+
+template <class Request, class Reply, class F>
+class client_streaming_handler final : public typed_request_stream<Request> {
+ public:
+  explicit client_streaming_handler(F& f) : f_(f) {}
+
+ private:
+  task<status> handle() override { return f_(this->context(), reader_, reply_); }
+  const message* reply() override {
+    encoded_ = encodable(reply_);
+    return &encoded_;
+  }
+  F& f_;
+  reader<Request> reader_{*this};
+  Reply reply_;
+  message encoded_;
+};
+
+template <class Request, class Reply, class F>
+class bidi_handler final : public typed_request_stream<Request> {
+ public:
+  explicit bidi_handler(F& f) : f_(f) {}
+
+ private:
+  task<status> handle() override { return f_(this->context(), stream_); }
+  void on_room() override { this->wake(writes_.waiter()); }
+  void on_cancelled() override {
+    request_stream_call::on_cancelled();
+    this->wake(writes_.waiter());
+  }
+  F& f_;
+  reply_writer writes_{*this};
+  stream<Request, Reply> stream_{*this, writes_};
+};
+
+template <class Handler, class F>
+class method_of final : public method {
+ public:
+  explicit method_of(F f) : f_(std::move(f)) {}
+  std::unique_ptr<server_call> call() override { return std::make_unique<Handler>(f_); }
+
+ private:
+  F f_;
+};
+
+template <class Request, class Reply, class F>
+void method_table::unary(std::string_view name, F f) {
+  add(name, std::make_unique<method_of<unary_handler<Request, Reply, F>, F>>(std::move(f)));
+}
+template <class Request, class Reply, class F>
+void method_table::server_streaming(std::string_view name, F f) {
+  add(name, std::make_unique<method_of<server_streaming_handler<Request, Reply, F>, F>>(std::move(f)));
+}
+template <class Request, class Reply, class F>
+void method_table::client_streaming(std::string_view name, F f) {
+  add(name, std::make_unique<method_of<client_streaming_handler<Request, Reply, F>, F>>(std::move(f)));
+}
+template <class Request, class Reply, class F>
+void method_table::bidi(std::string_view name, F f) {
+  add(name, std::make_unique<method_of<bidi_handler<Request, Reply, F>, F>>(std::move(f)));
+}
+
+}  // namespace detail
+
+/// What generated services are.
+class service {
+ public:
+  virtual ~service() = default;
+  virtual void add_to(detail::method_table& t) = 0;
+};
+
+/// What a program says about a server.
+struct server_options {
+  /// How many calls each client may have open at a time; further calls wait at the client. 0 for no limit.
+  std::size_t max_calls = 1000;
+  /// The largest request that is accepted, in bytes.
+  std::size_t max_receive = 4 << 20;
+  /// Connections go to the one of these with the fewest; by default all stay on the server's driver. Each runs on a thread of its own.
+  std::vector<driver*> drivers = {};
+  /// Accepts offers of shared memory over unix sockets.
+  bool shared_memory = true;
+  /// The minimum time between a client's PINGs, with and without open calls. A client that sends them more often is disconnected.
+  std::chrono::milliseconds min_ping = std::chrono::minutes(5);
+  /// After this time without anything from a client the server asks whether it is alive.
+  std::chrono::nanoseconds keepalive = std::chrono::hours(2);
+  std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
+};
+
+/// Serves services over any number of listeners. It belongs to its driver's thread.
+class server {
+ public:
+  explicit server(driver& d, server_options options = {});
+  /// Stops at once.
+  ~server();
+  server(const server&) = delete;
+  server& operator=(const server&) = delete;
+
+  /// Serves a service from now on. It must outlive the server.
+  void add(service& s);
+  /// Listens on a target: `unix:PATH`, `shm:PATH` or `tcp:HOST:PORT`. The status says why it cannot.
+  status listen(std::string_view target, nearcall::credentials c = {});
+  /// The port of the last TCP listener, for targets with port 0.
+  int port() const;
+  std::size_t connections() const;
+
+  /// Takes no more connections and calls, and waits until those that there are have ended, or for `most`; then it ends them.
+  task<void> graceful_stop(std::chrono::nanoseconds most);
+  /// Ends connections and calls at once.
+  void stop();
+
+ private:
+  std::shared_ptr<detail::server_core> core_;
+};
+
+}  // namespace nearcall

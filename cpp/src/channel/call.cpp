@@ -1,0 +1,275 @@
+// Calls of the client's side: what is kept for another attempt, and how they end.
+#include <nearcall/call.hpp>
+#include <nearcall/server.hpp>
+
+#include <deque>
+
+#include "mux/session.hpp"
+
+namespace nearcall::detail {
+namespace {
+
+constexpr std::size_t most_kept = 256 << 10;  // of a call's messages, for another attempt
+constexpr int most_attempts = 5;              // of a call that no handler has seen
+
+/// A message that is bytes already.
+class bytes_codec final : public codec {
+ public:
+  std::size_t size(const void* m) const override { return static_cast<const std::string_view*>(m)->size(); }
+  void encode(const void* m, char* to) const override {
+    auto& bytes = *static_cast<const std::string_view*>(m);
+    std::memcpy(to, bytes.data(), bytes.size());
+  }
+  bool decode(void*, incoming&) const override { return false; }
+} const bytes;
+
+/// Takes the next message from bytes that keep() has appended.
+bool next_kept(wire::reader& r, std::string_view& m) {
+  if (r.left() == 0) return false;
+  m = r.string();
+  return true;
+}
+
+}  // namespace
+
+client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), options_(o) {
+  auto now = clock::time_point{};
+  if (o.timeout.count() > 0) deadline_ = (now = clock::now()) + o.timeout;
+  if (!o.parent) return;
+  if (auto d = o.parent->deadline(); d && (!deadline_ || *d < *deadline_)) deadline_ = d;
+}
+
+client_call::~client_call() {
+  stop_.reset();
+  on_.forget(*this);
+  if (armed()) on_.loop().cancel(*this);
+  if (kept_.capacity() > 64) on_.loop().give_buffer(std::move(kept_));
+}
+
+void client_call::begin(const message* request) {
+  on_.loop().assert_here();
+  if (options_.stop.stop_possible()) stop_.emplace(options_.stop, on_.loop(), *this);
+  request_ = request;
+  sent_all_ = request;
+  on_.make(*this);
+  if (request_ && !over_ && !open()) keep(*request_);
+  request_ = nullptr;
+  if (!open() && !over_ && deadline_) on_.loop().set(*this, *deadline_);
+}
+
+/// Appends a message to those that are kept.
+bool client_call::keep(const message& m) {
+  std::size_t n = m.codec->size(m.object);
+  if (kept_.empty()) kept_ = on_.loop().take_buffer();
+  wire::put_number(kept_, n);
+  std::size_t at = kept_.size();
+  kept_.resize(at + n);
+  m.codec->encode(m.object, kept_.data() + at);
+  return true;
+}
+
+std::uint64_t client_call::head_size(const wire::profile& p) const { return wire::head_size(method_, p, options_.md); }
+
+bool client_call::keeps_a_copy() const {
+  return keeps_ && kept_.size() <= most_kept && (!request_ || request_->codec->size(request_->object) <= most_kept);
+}
+
+void client_call::start(session& s, const wire::profile& p, std::size_t max_receive) {
+  attempts_++;
+  call_head h{method_, &p, &options_.md, deadline_, options_.max_receive ? options_.max_receive : max_receive};
+  if (request_) {
+    std::size_t n = request_->codec->size(request_->object);
+    if (n > most_kept) {
+      keeps_ = false;
+      return s.open(*this, h, request_, true);
+    }
+    if (n < wire::least_place) {
+      keep(*request_);
+      std::string_view m(kept_.data() + kept_.size() - n, n);
+      message kept{&bytes, &m};
+      return s.open(*this, h, &kept, true);
+    }
+    keep(*request_);
+    return s.open(*this, h, request_, true);
+  }
+  wire::reader r(kept_);
+  std::string_view m;
+  message kept{&bytes, &m};
+  bool any = next_kept(r, m);
+  bool only = any && r.left() == 0;
+  s.open(*this, h, any ? &kept : nullptr, sent_all_ && (!any || only));
+  while (open() && any && next_kept(r, m)) s.send(*this, kept, sent_all_ && r.left() == 0);
+  if (kept_.size() > most_kept) {
+    keeps_ = false;
+    kept_.clear();
+  }
+  if (open() && !s.sends(*this)) on_room();
+}
+
+bool client_call::send(const message& m) {
+  if (over_) return true;
+  if (!open()) {  // it waits for a connection
+    keep(m);
+    return false;
+  }
+  if (keeps_) {
+    if (header_seen_ || message_seen_ || kept_.size() + m.codec->size(m.object) > most_kept) {
+      keeps_ = false;
+      on_.loop().give_buffer(std::exchange(kept_, {}));
+    } else {
+      keep(m);
+    }
+  }
+  return session_->send(*this, m);
+}
+
+void client_call::finish_sending() {
+  if (over_ || sent_all_) return;
+  sent_all_ = true;
+  if (open()) session_->half_close(*this);
+}
+
+void client_call::cancel() { fail({code::cancelled, "the caller cancelled the call"}); }
+
+void client_call::fail(status s) {
+  if (over_) return;
+  if (open()) session_->reset(*this, s.code() == code::deadline_exceeded ? wire::RESET_DEADLINE : wire::RESET_CANCELLED);
+  end(std::move(s), {});
+}
+
+void client_call::expired() {
+  if (open()) return call::expired();
+  end({code::deadline_exceeded, "the deadline passed while the call waited for a connection"}, {});
+}
+
+void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
+  if (unprocessed && keeps_ && attempts_ < most_attempts) {
+    on_.make(*this);
+    if (!open() && !over_ && deadline_) on_.loop().set(*this, *deadline_);
+    return;
+  }
+  end(std::move(s), std::move(trailer));
+}
+
+void client_call::end(status&& s, metadata&& trailer) {
+  if (over_) return;
+  over_ = true;
+  on_.forget(*this);
+  if (armed()) on_.loop().cancel(*this);
+  on_over(std::move(s), std::move(trailer));
+}
+
+void client_call::wake(waiter& w) { on_.loop().wake(w); }
+
+// ---- stop tokens
+
+client_call::stopper::stopper(std::stop_token token, detail::loop& l, client_call& c)
+    : call_(std::make_shared<client_call*>(&c)), callback_(std::move(token), request{call_, l.handle()}) {}
+
+void client_call::stopper::request::operator()() const {
+  loop->post([call = call] {
+    if (*call) (*call)->cancel();
+  });
+}
+
+// ---- unary calls
+
+void unary_base::on_message(incoming& m) {
+  if (received_) return fail({code::internal, "the server sent two replies to a call that has one"});
+  received_ = true;
+  if (!protobuf().decode(reply_, m)) fail({code::internal, "grpc: failed to unmarshal the received message"});
+}
+
+void unary_base::on_over(status&& s, metadata&& trailer) {
+  status_ = std::move(s);
+  trailer_ = std::move(trailer);
+  if (status_.ok() && !received_) status_ = {code::internal, "the server sent no reply"};
+  wake(waiter_);
+  wake(writer_);
+}
+
+// ---- streams
+
+void stream_base::on_message(incoming& m) {
+  inbox_.arrived(*this, m);
+  if (inbox_.wrong()) return fail({code::internal, "grpc: failed to unmarshal the received message"});
+  wake(inbox_.waiter());
+}
+
+void stream_base::on_over(nearcall::status&& s, metadata&& trailer) {
+  status_ = std::move(s);
+  trailer_ = std::move(trailer);
+  wake(inbox_.waiter());
+  wake(writer_);
+}
+
+bool stream_base::read_ready(void* into) {
+  ready_ = inbox_.take(*this, into);
+  if (inbox_.wrong()) fail({code::internal, "grpc: failed to unmarshal the received message"});
+  return ready_ || over_;
+}
+bool stream_base::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
+
+// ---- inbox
+
+struct inbox::chunks {
+  std::deque<std::string> list;  // each has messages with their lengths
+  std::size_t read = 0;          // of the first
+};
+void inbox::deleter::operator()(chunks* c) const { delete c; }
+
+namespace {
+
+constexpr std::size_t chunk_size = 16 << 10;
+
+class kept_message final : public incoming {
+ public:
+  explicit kept_message(std::string_view b) : bytes_(b) { size = b.size(); }
+  std::string_view next() override { return std::exchange(bytes_, {}); }
+
+ private:
+  std::string_view bytes_;
+};
+
+}  // namespace
+
+void inbox::arrived(call& c, incoming& m) {
+  std::size_t n = m.size;
+  if (into_ && waiter_.waiting() && !got_ && !chunks_) {
+    if (protobuf().decode(into_, m)) got_ = true;
+    else wrong_ = true;
+    if (c.session_) c.session_->consumed(c, n + wire::message_cost);
+    return;
+  }
+  if (!chunks_) chunks_.reset(new chunks);
+  auto& list = chunks_->list;
+  if (list.empty() || list.back().size() + n > chunk_size) list.emplace_back();
+  std::string& to = list.back();
+  wire::put_number(to, n);
+  std::size_t have = 0;
+  for (std::string_view part; have < n && !(part = m.next()).empty(); have += part.size()) to += part;
+  if (have != n) wrong_ = true;
+}
+
+bool inbox::take(call& c, void* into) {
+  into_ = into;
+  got_ = false;
+  if (!chunks_) return false;
+  wire::reader r(std::string_view(chunks_->list.front()).substr(chunks_->read));
+  std::size_t before = r.left();
+  std::string_view bytes = r.string();
+  kept_message m(bytes);
+  bool ok = protobuf().decode(into, m);
+  std::size_t n = bytes.size();
+  chunks_->read += before - r.left();
+  if (r.left() == 0) {
+    chunks_->list.pop_front();
+    chunks_->read = 0;
+    if (chunks_->list.empty()) chunks_.reset();
+  }
+  if (c.session_) c.session_->consumed(c, n + wire::message_cost);
+  if (!ok) wrong_ = true;
+  return ok;
+}
+
+}  // namespace nearcall::detail

@@ -1,0 +1,174 @@
+#include "channel/channel.hpp"
+
+#include <algorithm>
+#include <random>
+
+namespace nearcall::detail {
+namespace {
+
+constexpr auto refusal_pause = 2ms;       // before a call that was refused is made again on the same connection
+constexpr std::string_view agent = "nearcall-cpp/1";
+
+/// gRPC's backoff; on one host, where connecting costs little, from 20 ms to 1 s.
+clock::duration backoff(const target& t, int failures) {
+  double first = t.local() ? .02 : 1, most = t.local() ? 1 : 120, wait = first;
+  for (int i = 1; i < failures && wait < most; i++) wait *= 1.6;
+  thread_local std::minstd_rand random{std::random_device{}()};
+  wait = std::min(wait, most) * std::uniform_real_distribution<>(.8, 1.2)(random);
+  return std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(wait));
+}
+
+}  // namespace
+
+channel_core::channel_core(driver& d, std::string_view t, channel_options o) : loop_(d.internal()), target_(parse_target(t)), options_(std::move(o)) {
+  profile_.authority = options_.authority.empty() ? target_.authority() : options_.authority;
+  profile_.agent = options_.user_agent.empty() ? std::string(agent) : options_.user_agent + " " + std::string(agent);
+  for (service* s : options_.services) services_->add(*s);
+}
+
+channel_core::~channel_core() {
+  close();
+  loop_.cancel(backoff_);
+  loop_.cancel(hold_);
+}
+
+void channel_core::make(client_call& c) {
+  if (state_ == state::closed) return c.end({code::cancelled, "grpc: the client connection is closing"}, {});
+  // A call that was refused would be refused again at once.
+  if (c.attempts_ > 0 && session_ && !hold_.armed()) loop_.set(hold_, clock::now() + refusal_pause);
+  if (session_ && !hold_.armed() && queue_.empty() && call_queue::may_start(c, *session_, profile_))
+    return c.start(*session_, profile_, options_.max_receive);
+  if (session_ && session_->hello_seen() && !session_->peer_takes_calls())
+    return c.end({code::unimplemented, "the other side of the connection takes no calls"}, {});
+  if (state_ == state::failed && !c.options_.wait_for_ready) return c.end({code::unavailable, why_}, {});
+  queue_.push(c);
+  if (state_ == state::idle) connect();
+}
+
+void channel_core::connect() {
+  if (!target_.error.empty()) return failed(target_.error);
+  state_ = state::connecting;
+  dialer_ = std::make_unique<dialer>(loop_, target_, options_.shared_memory, options_.credentials.get(),
+                                     [this](std::unique_ptr<transport> t, std::string error) { connected(std::move(t), std::move(error)); });
+}
+
+void channel_core::connected(std::unique_ptr<transport> t, std::string error) {
+  loop_.discard(std::move(dialer_));
+  if (!t) return failed("connection error: " + error);
+  session_options o;
+  o.takes_calls = !services_->empty();
+  o.calls = 100;
+  o.max_receive = options_.max_receive;
+  if (options_.keepalive.count() > 0) o.keepalive = std::max<std::chrono::nanoseconds>(options_.keepalive, 10s);
+  o.keepalive_timeout = options_.keepalive_timeout;
+  o.keepalive_without_calls = options_.keepalive_without_calls;
+  state_ = state::ready;
+  session_ = std::make_unique<session>(loop_, std::move(t), *this, o);
+  if (o.takes_calls) serving_ = std::make_shared<serving>(*session_, services_, o.calls, loop_);
+  start_waiting();
+}
+
+/// A connection could not be made: calls that do not wait for one fail.
+void channel_core::failed(const std::string& why) {
+  state_ = state::failed;
+  why_ = why;
+  loop_.set(backoff_, clock::now() + backoff(target_, ++failures_));
+  call_queue waits;
+  while (client_call* c = queue_.first()) {
+    queue_.remove(*c);
+    if (c->options_.wait_for_ready) waits.push(*c);
+    else c->end({code::unavailable, why}, {});
+  }
+  while (client_call* c = waits.first()) {
+    waits.remove(*c);
+    queue_.push(*c);
+  }
+}
+
+void channel_core::backoff_over() {
+  state_ = state::idle;
+  if (!queue_.empty()) connect();
+}
+
+void channel_core::start_waiting() {
+  if (session_ && !hold_.armed()) queue_.start(*session_, profile_, options_.max_receive);
+}
+
+void channel_core::on_hello(session& s) {
+  if (&s != session_.get()) return;
+  failures_ = 0;
+  if (s.peer_takes_calls()) return;
+  while (client_call* c = queue_.first()) {
+    queue_.remove(*c);
+    c->end({code::unimplemented, "the other side of the connection takes no calls"}, {});
+  }
+}
+
+void channel_core::on_vacancy(session& s) {
+  if (&s == session_.get()) start_waiting();
+}
+
+/// The session takes no more calls; those that it has go on.
+void channel_core::leave(session& s) {
+  if (&s != session_.get()) return;
+  leaving_.push_back(std::move(session_));
+  serving_.reset();
+  if (state_ == state::ready) state_ = state::idle;
+}
+
+void channel_core::on_draining(session& s) {
+  leave(s);
+  if (state_ == state::idle && !queue_.empty()) connect();
+}
+
+void channel_core::on_end(session& s, const std::string& why) {
+  bool current = &s == session_.get(), began = s.hello_seen() && !s.refused();
+  if (serving_ && current) serving_->ended();
+  leave(s);
+  if (!current || state_ == state::closed) return;
+  if (!began) return failed("connection error: " + why);
+  if (!queue_.empty()) connect();
+}
+
+void channel_core::on_closed(session& s) {
+  for (auto& l : leaving_) {
+    if (l.get() != &s) continue;
+    loop_.discard(std::move(l));
+    std::erase(leaving_, nullptr);
+    return;
+  }
+}
+
+call* channel_core::accept(session& s, wire::head_block& head, status& refusal) {
+  return serving_ && &s == session_.get() ? serving_->accept(head, refusal) : nullptr;
+}
+
+void channel_core::close() {
+  if (state_ == state::closed) return;
+  state_ = state::closed;
+  loop_.discard(std::move(dialer_));
+  const std::string why = "grpc: the client connection is closing";
+  while (client_call* c = queue_.first()) {
+    queue_.remove(*c);
+    c->end({code::cancelled, why}, {});
+  }
+  if (session_) leaving_.push_back(std::move(session_));
+  for (auto& s : std::exchange(leaving_, {})) {
+    s->close(s->open_calls() ? wire::BYE_CLOSED : wire::BYE_DONE, why, code::cancelled);
+    session::abandon(std::move(s));
+  }
+}
+
+}  // namespace nearcall::detail
+
+namespace nearcall {
+
+channel::channel(driver& d, std::string_view target, channel_options o) : core_(new detail::channel_core(d, target, std::move(o))) {}
+channel::~channel() = default;
+void channel::close() { core_->close(); }
+std::string_view channel::network() const { return core_->network(); }
+void channel::make(detail::client_call& c) { core_->make(c); }
+void channel::forget(detail::client_call& c) { core_->forget(c); }
+detail::loop& channel::loop() { return core_->loop(); }
+
+}  // namespace nearcall

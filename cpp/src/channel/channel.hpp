@@ -1,0 +1,73 @@
+// The state of a channel: one connection at a time, calls that wait for it, and backoff.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nearcall/channel.hpp>
+
+#include "channel/queue.hpp"
+#include "mux/session.hpp"
+#include "server/serving.hpp"
+#include "sock/address.hpp"
+#include "sock/dial.hpp"
+
+namespace nearcall::detail {
+
+class channel_core final : public session_owner {
+ public:
+  channel_core(driver& d, std::string_view target, channel_options o);
+  ~channel_core();
+
+  void make(client_call& c);
+  void forget(client_call& c) { queue_.remove(c); }
+  void close();
+  detail::loop& loop() { return loop_; }
+  std::string_view network() const { return session_ ? std::string_view(session_->via().peer().network) : std::string_view{}; }
+
+ private:
+  enum class state { idle, connecting, ready, failed, closed };
+  struct backoff_timer final : timer {
+    channel_core& c;
+    explicit backoff_timer(channel_core& c) : c(c) {}
+    void expired() override { c.backoff_over(); }
+  };
+  struct hold_timer final : timer {
+    channel_core& c;
+    explicit hold_timer(channel_core& c) : c(c) {}
+    void expired() override { c.start_waiting(); }
+  };
+
+  void connect();
+  void connected(std::unique_ptr<transport> t, std::string error);
+  void failed(const std::string& why);
+  void backoff_over();
+  void start_waiting();
+  void leave(session& s);
+
+  call* accept(session& s, wire::head_block& head, status& refusal) override;
+  void on_hello(session& s) override;
+  void on_draining(session& s) override;
+  void on_vacancy(session& s) override;
+  void on_end(session& s, const std::string& why) override;
+  void on_closed(session& s) override;
+
+  detail::loop& loop_;
+  target target_;
+  channel_options options_;
+  wire::profile profile_;
+  std::unique_ptr<dialer> dialer_;
+  std::unique_ptr<session> session_;                // for new calls
+  std::vector<std::unique_ptr<session>> leaving_;   // whose calls end
+  call_queue queue_;
+  state state_ = state::idle;
+  std::string why_;                                 // of the last failure
+  backoff_timer backoff_{*this};
+  hold_timer hold_{*this};
+  int failures_ = 0;
+  std::shared_ptr<services> services_ = std::make_shared<services>();
+  std::shared_ptr<serving> serving_;
+};
+
+}  // namespace nearcall::detail

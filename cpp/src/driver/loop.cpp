@@ -1,0 +1,288 @@
+#include "driver/loop.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <cstdio>
+#include <cstdlib>
+
+#ifdef __linux__
+#include <sys/timerfd.h>
+#endif
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace nearcall::detail {
+namespace {
+
+void pause_processor() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+}  // namespace
+
+/// A pipe that ends a sleep.
+struct loop::waker final : io_handler {
+  int ends[2] = {-1, -1};
+  explicit waker(detail::poller& p) {
+    if (::pipe(ends)) {
+      std::perror("nearcall: a driver needs a pipe");
+      std::abort();
+    }
+    for (int fd : ends) {
+      ::fcntl(fd, F_SETFL, O_NONBLOCK);
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    p.add(ends[0], this);
+  }
+  ~waker() {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  void on_io(bool, bool) override {
+    char bytes[64];
+    while (::read(ends[0], bytes, sizeof bytes) > 0) {
+    }
+  }
+  void wake() const noexcept {
+    char b = 1;
+    (void)!::write(ends[1], &b, 1);
+  }
+};
+
+loop::loop(nearcall::driver& d, driver_options o) : driver_(d), options_(o), waker_(new waker(poller_)) {}
+
+loop::~loop() {
+  {
+    std::lock_guard lock(handle_->mutex_);
+    handle_->loop_ = nullptr;
+  }
+  discarded_.clear();
+  adopted_.clear();
+  if (timer_fd_ >= 0) ::close(timer_fd_);
+}
+
+void loop::assert_here() const {
+#ifndef NDEBUG
+  if (thread_ == std::thread::id()) thread_ = std::this_thread::get_id();
+  assert(thread_ == std::this_thread::get_id() && "what belongs to a driver is used on another thread; use post()");
+#endif
+}
+
+void loop::post(std::function<void()> f) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(f));
+  }
+  // The loop stores asleep_ and then looks at has_posted_; here it is the other way round, so one of the two sees the other.
+  has_posted_.store(true);
+  if (asleep_.load()) waker_->wake();
+}
+
+void loop_handle::post(std::function<void()> f) {
+  std::lock_guard lock(mutex_);
+  if (loop_) loop_->post(std::move(f));
+}
+
+void loop::stop() noexcept {
+  stopped_.store(true);
+  if (asleep_.load()) waker_->wake();
+}
+
+void loop::run_until_stopped() {
+  while (!stopped_.load(std::memory_order_relaxed)) turn(true);
+  stopped_.store(false);
+}
+
+bool loop::take_posted() {
+  if (!has_posted_.load(std::memory_order_relaxed)) return false;
+  std::vector<std::function<void()>> due;
+  {
+    std::lock_guard lock(mutex_);
+    due.swap(posted_);
+    has_posted_.store(false);
+  }
+  for (auto& f : due) f();
+  return !due.empty();
+}
+
+void loop::forget(loop_member& m) {
+  // The lists may be being walked.
+  for (auto* list : {&dirty_, &awake_})
+    for (auto*& entry : *list)
+      if (entry == &m) entry = nullptr;
+  m.dirty_ = m.awake_ = false;
+}
+
+std::string loop::take_buffer() {
+  if (buffers_.empty()) return {};
+  std::string b = std::move(buffers_.back());
+  buffers_.pop_back();
+  return b;
+}
+void loop::give_buffer(std::string&& b) {
+  if (b.capacity() > 64 << 10 || b.capacity() < 64 || buffers_.size() >= 256) return;
+  b.clear();
+  buffers_.push_back(std::move(b));
+}
+
+/// Coroutines that are due, and what they and others have to write.
+bool loop::work() {
+  bool any = false;
+  for (int i = 0; i < 1000 && ready_.run_next(); i++) any = true;
+  for (std::size_t i = 0; i < dirty_.size(); i++) {  // flushing may make others dirty
+    loop_member* m = dirty_[i];
+    if (!m) continue;
+    dirty_[i] = nullptr;
+    m->dirty_ = false;
+    m->flush();
+  }
+  std::erase(dirty_, nullptr);
+  return any;
+}
+
+void loop::settle() {
+  work();
+  discarded_.clear();
+}
+
+/// What can be done without waiting.
+bool loop::step() {
+  bool any = take_posted();
+  for (std::size_t i = 0; i < awake_.size(); i++)
+    if (awake_[i]) any |= awake_[i]->look();
+  if (any) std::erase(awake_, nullptr);
+  if (!timers_.empty())
+    if (auto now = clock::now(); timers_.first() <= now) {
+      timers_.fire(now);
+      any = true;
+    }
+  any |= work();
+  discarded_.clear();
+  return any || !ready_.empty();
+}
+
+/// Looks at the memory of awake sessions for a while. It offers the processor each microsecond or so: the other side may need it.
+bool loop::spin() {
+  std::erase(awake_, nullptr);
+  if (awake_.empty() || options_.spin.count() <= 0) return false;
+  if (skip_ > 0) {
+    skip_--;
+    return false;
+  }
+  clock::time_point until{};
+  for (unsigned i = 1;; i++) {
+    for (auto* m : awake_)
+      if (m->has_more()) {
+        in_vain_ = 0;
+        return true;
+      }
+    if (has_posted_.load(std::memory_order_relaxed) || stopped_.load(std::memory_order_relaxed)) return true;
+    pause_processor();
+    if (i % 32) continue;
+    auto now = clock::now();
+    if (until == clock::time_point{}) until = now + options_.spin;
+    if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
+    ::sched_yield();
+  }
+  // After spins that brought nothing, the next 1, 2, 4 ... 64 sleeps begin at once.
+  skip_ = 1u << in_vain_;
+  if (in_vain_ < 6) in_vain_++;
+  return false;
+}
+
+/// Puts awake sessions to sleep: the other side rings when something arrives, and then they are looked at again. False if something
+/// has arrived or was posted.
+bool loop::fall_asleep() {
+  std::erase(awake_, nullptr);
+  asleep_.store(true);
+  bool may = !has_posted_.load() && !stopped_.load();
+  std::size_t n = 0;
+  while (may && n < awake_.size()) may = awake_[n]->fall_asleep() && ++n;
+  if (!may) {
+    while (n > 0) awake_[--n]->wake_up();
+    asleep_.store(false);
+    return false;
+  }
+  for (auto* m : awake_) m->awake_ = false;
+  awake_.clear();
+  return true;
+}
+
+bool loop::turn(bool may_sleep) {
+  assert_here();
+  asleep_.store(false, std::memory_order_relaxed);
+  if (step()) {
+    if (++turns_ % 64 == 0) poller_.look();  // descriptors get their turn
+    return true;
+  }
+  if (may_sleep) {
+    if (spin() || !fall_asleep()) return true;
+    clock::time_point at;
+    if (!timers_.empty()) at = timers_.first();
+    bool any = poller_.wait(timers_.empty() ? nullptr : &at);
+    asleep_.store(false);
+    return any;
+  }
+  if (poller_.look() || !fall_asleep()) return true;
+  set_descriptor_timer();
+  return false;
+}
+
+int loop::descriptor() {
+#ifdef __linux__
+  if (timer_fd_ < 0) {
+    timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    poller_.add(timer_fd_, &timer_handler_);
+  }
+#endif
+  return poller_.fd();
+}
+
+/// Other loops wait for the descriptor alone, so it also becomes readable when a timer is due.
+void loop::set_descriptor_timer() {
+#ifdef __linux__
+  if (timer_fd_ < 0) return;
+  itimerspec t{};
+  if (!timers_.empty()) {
+    auto left = std::max<std::int64_t>(1, std::chrono::nanoseconds(timers_.first() - clock::now()).count());
+    t.it_value = {time_t(left / 1000000000), long(left % 1000000000)};
+  }
+  ::timerfd_settime(timer_fd_, 0, &t, nullptr);
+#endif
+}
+
+void loop::timer_handler::on_io(bool, bool) {
+  char bytes[8];
+  (void)!::read(l.timer_fd_, bytes, sizeof bytes);
+}
+
+}  // namespace nearcall::detail
+
+namespace nearcall {
+
+driver::driver(driver_options o) : loop_(new detail::loop(*this, o)) {}
+driver::~driver() = default;
+void driver::run() { loop_->run_until_stopped(); }
+void driver::stop() noexcept { loop_->stop(); }
+bool driver::poll() { return loop_->turn(false); }
+int driver::fd() { return loop_->descriptor(); }
+void driver::post(std::function<void()> f) { loop_->post(std::move(f)); }
+void driver::turn() { loop_->turn(true); }
+void driver::settle() { loop_->settle(); }
+
+driver::sleeper::~sleeper() { loop_.cancel(*this); }
+void driver::sleeper::begin(std::coroutine_handle<> h) {
+  waiter_.wait(h);
+  loop_.set(*this, clock::now() + duration_);
+}
+void driver::sleeper::expired() { loop_.wake(waiter_); }
+
+}  // namespace nearcall

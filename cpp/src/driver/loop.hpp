@@ -1,0 +1,193 @@
+// The loop of a driver: descriptors, timers, coroutines that are due, and sessions that have something to write or to look at.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nearcall/driver.hpp>
+#include <nearcall/task.hpp>
+
+namespace nearcall::detail {
+
+/// A binary heap of timers that know their place in it.
+class timer_heap {
+ public:
+  bool empty() const { return heap_.empty(); }
+  clock::time_point first() const { return heap_.front()->at_; }
+  void set(timer& t, clock::time_point at);
+  void cancel(timer& t);
+  /// Fires what is due.
+  void fire(clock::time_point now);
+
+ private:
+  void place(std::size_t i, timer* t);
+  void up(std::size_t i);
+  void down(std::size_t i);
+  std::vector<timer*> heap_;
+};
+
+/// Told when a descriptor is ready.
+class io_handler {
+ public:
+  virtual void on_io(bool readable, bool writable) = 0;
+
+ protected:
+  ~io_handler() = default;
+};
+
+/// A set of descriptors to wait for.
+class poller {
+ public:
+  poller();
+  ~poller();
+  void add(int fd, io_handler* h);
+  void want_writable(int fd, io_handler* h, bool wants);
+  void remove(int fd, io_handler* h);
+  /// Waits until `until` at most (for ever if it is null), and calls the handlers of what is ready. False if nothing was.
+  bool wait(const clock::time_point* until);
+  bool look();
+  int fd() const { return fd_; }
+
+ private:
+  bool dispatch(int n);
+  int fd_;
+  struct batch;
+  std::unique_ptr<batch> batch_;
+};
+
+/// A session, as its loop sees it.
+class loop_member {
+ public:
+  virtual void flush() = 0;          // writes what there is to write
+  virtual bool look() = 0;           // reads what has arrived; false if nothing has
+  virtual bool has_more() = 0;       // something has arrived (a look at memory, no system call)
+  virtual bool fall_asleep() = 0;    // false if something has arrived
+  virtual void wake_up() = 0;
+
+ protected:
+  ~loop_member() = default;
+
+ private:
+  friend class loop;
+  bool dirty_ = false, awake_ = false;
+};
+
+/// What is destroyed at the end of a turn, when nothing of it is on the stack.
+class discardable {
+ public:
+  virtual ~discardable() = default;
+};
+
+/// A loop, as other threads that may outlive it know it.
+class loop_handle {
+ public:
+  explicit loop_handle(loop* l) : loop_(l) {}
+  /// Has no effect once the loop is gone.
+  void post(std::function<void()> f);
+
+ private:
+  friend class loop;
+  std::mutex mutex_;
+  loop* loop_;
+};
+
+class loop {
+ public:
+  loop(nearcall::driver& d, driver_options o);
+  ~loop();
+
+  // For the driver.
+  bool turn(bool may_sleep);  // one round; false if there was nothing to do
+  void settle();
+  void run_until_stopped();
+  void stop() noexcept;
+  void post(std::function<void()> f);
+  int descriptor();
+
+  // For what belongs to the loop, on its thread.
+  detail::poller& poller() { return poller_; }
+  ready_list& ready() { return ready_; }
+  /// Resumes a coroutine soon. Has no effect if none waits.
+  void wake(waiter& w) {
+    if (w.waiting()) ready_.push(w);
+  }
+  void set(timer& t, clock::time_point at) { timers_.set(t, at); }
+  void cancel(timer& t) { timers_.cancel(t); }
+  /// The member has something to write.
+  void dirty(loop_member& m) {
+    if (m.dirty_) return;
+    m.dirty_ = true;
+    dirty_.push_back(&m);
+  }
+  /// The member is in memory and something may have arrived: the loop looks at it until nothing comes for a while.
+  void awake(loop_member& m) {
+    if (m.awake_) return;
+    m.awake_ = true;
+    awake_.push_back(&m);
+  }
+  void forget(loop_member& m);
+  void discard(std::unique_ptr<discardable> d) {
+    if (d) discarded_.push_back(std::move(d));
+  }
+  /// Keeps something that nobody else owns, until it is released or the loop ends.
+  void adopt(std::unique_ptr<discardable> d) { adopted_.push_back(std::move(d)); }
+  void release(discardable& d) {
+    for (auto& a : adopted_)
+      if (a.get() == &d) {
+        discard(std::move(a));
+        a = std::move(adopted_.back());
+        adopted_.pop_back();
+        return;
+      }
+  }
+
+  /// Memory for messages that are kept for another attempt.
+  std::string take_buffer();
+  void give_buffer(std::string&& b);
+
+  std::shared_ptr<loop_handle> handle() { return handle_; }
+  nearcall::driver& driver() { return driver_; }
+  void assert_here() const;
+
+ private:
+  struct waker;
+  struct timer_handler final : io_handler {
+    loop& l;
+    explicit timer_handler(loop& l) : l(l) {}
+    void on_io(bool, bool) override;
+  };
+  bool step();
+  bool work();
+  bool spin();
+  bool fall_asleep();
+  void set_descriptor_timer();
+  bool take_posted();
+
+  nearcall::driver& driver_;
+  driver_options options_;
+  detail::poller poller_;
+  timer_heap timers_;
+  ready_list ready_;
+  std::vector<loop_member*> dirty_, awake_;
+  std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
+  std::vector<std::string> buffers_;
+  unsigned turns_ = 0;
+  unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
+  std::unique_ptr<waker> waker_;
+  int timer_fd_ = -1;
+  detail::loop::timer_handler timer_handler_{*this};
+
+  std::shared_ptr<loop_handle> handle_ = std::make_shared<loop_handle>(this);
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;
+  std::atomic<bool> has_posted_{false}, stopped_{false};
+  std::atomic<bool> asleep_{false};
+  mutable std::thread::id thread_;
+};
+
+}  // namespace nearcall::detail

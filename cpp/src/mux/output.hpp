@@ -1,0 +1,46 @@
+// What a session has to write: frames, and pieces of large messages that stay where they were encoded.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <sys/uio.h>
+#include <vector>
+
+namespace nearcall::detail {
+
+/// A large message that was encoded for sending.
+using shared_bytes = std::shared_ptr<std::string>;
+
+class output {
+ public:
+  /// Frames are appended here.
+  std::string& frames() { return frames_; }
+  /// A piece of a message that follows what was appended so far.
+  void refer(const shared_bytes& m, std::size_t offset, std::size_t n) {
+    pieces_.push_back({frames_.size(), m, m->data() + offset, n});
+    size_ += n;
+  }
+  std::size_t size() const { return frames_.size() - written_ + size_; }
+  bool empty() const { return size() == 0; }
+
+  /// What is to be written next, at most 64 stretches.
+  std::size_t stretches(iovec* to, std::size_t most) const;
+  void wrote(std::size_t n);
+  void clear();
+
+ private:
+  struct piece {
+    std::size_t at;  // frames_ up to here come first
+    shared_bytes message;
+    const char* bytes;
+    std::size_t n;
+  };
+  std::string frames_;
+  std::size_t written_ = 0;  // of frames_
+  std::deque<piece> pieces_;
+  std::size_t size_ = 0;  // of pieces_
+};
+
+}  // namespace nearcall::detail

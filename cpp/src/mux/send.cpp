@@ -1,0 +1,361 @@
+// Frames that leave.
+#include <algorithm>
+#include <cstring>
+
+#include "mux/session.hpp"
+
+namespace nearcall::detail {
+
+using namespace wire;
+
+namespace {
+
+/// Bytes of a frame besides a message: its kind and number, and a message's size.
+constexpr std::size_t frame_overhead = 1 + 9 + 9;
+constexpr std::size_t largest_piece = max_frame - frame_overhead;
+/// Heads and ends up to this size go into one frame.
+constexpr std::size_t one_frame = 60000;
+
+void append(std::string& to, const message& m, std::size_t n) {
+  std::size_t at = to.size();
+  to.resize(at + n);
+  m.codec->encode(m.object, to.data() + at);
+}
+
+}  // namespace
+
+/// PARTs of a block that does not fit into a frame. The result is its rest, for the STREAM frame.
+std::string_view session::parts(std::uint64_t number, std::string_view block) {
+  std::string& out = output_.frames();
+  while (block.size() > one_frame) {
+    std::size_t at = open_frame(PART, number);
+    out.append(block.substr(0, one_frame));
+    close_frame(at);
+    block.remove_prefix(one_frame);
+  }
+  return block;
+}
+
+/// Whether a message can go at once, within a frame.
+bool session::small_fits(const call& c, std::size_t n) const {
+  auto cost = std::int64_t(n + message_cost);
+  return n < by_reference && cost <= c.send_credit_ && cost <= send_credit_ && !sends(c) && backlog() < high_water;
+}
+
+void session::open(call& c, const call_head& h, const message* first, bool half_close) {
+  c.session_ = this;
+  c.number_ = next_;
+  c.max_receive_ = h.max_receive;
+  c.ours_ = true;
+  c.half_closed_ = c.header_seen_ = c.message_seen_ = c.in_pieces_ = c.finishing_ = false;
+  c.owed_ = 0;
+  auto refuse = [&](status s) {
+    c.session_ = nullptr;
+    c.on_end(std::move(s), {}, false);
+  };
+  if (std::string wrong = wrong_metadata(*h.md); !wrong.empty()) return refuse({code::internal, wrong});
+  if (has_controls(h.method)) return refuse({code::internal, "the method has a control character"});
+  std::uint64_t size = head_size(h.method, *h.profile, *h.md);
+  if (size > peer_.block)
+    return refuse({code::internal, "the call's metadata has " + std::to_string(size) + " bytes, and the server takes " + std::to_string(peer_.block)});
+  std::uint64_t timeout = 0;
+  if (h.deadline) {
+    auto left = std::chrono::ceil<std::chrono::microseconds>(*h.deadline - clock::now()).count();
+    if (left <= 0) return refuse({code::deadline_exceeded, "the deadline passed before the call was made"});
+    timeout = std::uint64_t(left);
+    loop_.set(c, *h.deadline);
+  }
+  next_ += 2;
+  ours_++;
+  calls_.insert(c.number_, &c);
+  c.send_credit_ = std::int64_t(peer_.stream);
+  c.receive_credit_ = std::int64_t(options_.stream_window);
+
+  std::string& out = output_.frames();
+  unsigned last = half_close ? END : 0;
+  if (size > one_frame) {
+    std::string block;
+    encoder_.head(block, h.method, *h.profile, timeout, *h.md, false);
+    std::string_view rest = parts(c.number_, block);
+    std::size_t at = open_frame(STREAM | HEAD | (first ? 0 : last), c.number_);
+    out += rest;
+    close_frame(at);
+    if (first) send(c, *first, half_close);
+    return;
+  }
+  std::size_t n = first ? first->codec->size(first->object) : 0;
+  std::uint64_t place = 0;
+  char* slab = nullptr;
+  if (first && n >= least_place && send_credit_ >= std::int64_t(message_cost)) slab = transport_->slab(n, place);
+  bool fits = first && !slab && size + n < one_frame && small_fits(c, n);
+  if (slab) first->codec->encode(first->object, slab);
+  unsigned flags = slab ? MESSAGE | PLACE | last : fits ? MESSAGE | last : first ? 0 : last;
+  std::size_t at = open_frame(STREAM | HEAD | flags, c.number_);
+  encoder_.head(out, h.method, *h.profile, timeout, *h.md, true);
+  if (slab) {
+    put_number(out, n);
+    put_number(out, place);
+    c.send_credit_ -= std::int64_t(n + message_cost);
+    send_credit_ -= message_cost;
+  } else if (fits) {
+    append(out, *first, n);
+    c.send_credit_ -= std::int64_t(n + message_cost);
+    send_credit_ -= std::int64_t(n + message_cost);
+  }
+  close_frame(at);
+  if (first && !slab && !fits) send(c, *first, half_close);
+}
+
+bool session::send(call& c, const message& m, bool half_close) {
+  std::size_t n = m.codec->size(m.object);
+  std::string& out = output_.frames();
+  unsigned last = half_close ? END : 0;
+  std::uint64_t place;
+  if (n >= least_place && !sends(c) && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
+    if (char* slab = transport_->slab(n, place)) {
+      m.codec->encode(m.object, slab);
+      std::size_t at = open_frame(STREAM | MESSAGE | PLACE | last, c.number_);
+      put_number(out, n);
+      put_number(out, place);
+      close_frame(at);
+      c.send_credit_ -= std::int64_t(n + message_cost);
+      send_credit_ -= message_cost;
+      return true;
+    }
+  if (small_fits(c, n)) {
+    std::size_t at = open_frame(STREAM | MESSAGE | last, c.number_);
+    append(out, m, n);
+    close_frame(at);
+    c.send_credit_ -= std::int64_t(n + message_cost);
+    send_credit_ -= std::int64_t(n + message_cost);
+    return true;
+  }
+  auto bytes = std::make_shared<std::string>();
+  append(*bytes, m, n);
+  enqueue(c, {std::move(bytes), 0, false, half_close, {}, false});
+  return !c.session_ || !sends(c);
+}
+
+void session::half_close(call& c) {
+  if (sends(c)) {
+    c.outbox_->items.back().half_close = true;
+    return;
+  }
+  std::size_t at = open_frame(STREAM | END, c.number_);
+  close_frame(at);
+}
+
+void session::send_header(call& c, const metadata& m) {
+  if (wrong_metadata(m).empty() && size_of(m) <= peer_.block) {
+    std::string& out = output_.frames();
+      if (size_of(m) <= one_frame) {
+      std::size_t at = open_frame(STREAM | HEAD, c.number_);
+      encoder_.header(out, m, true);
+      close_frame(at);
+    } else {
+      std::string block;
+      encoder_.header(block, m, false);
+      std::string_view rest = parts(c.number_, block);
+      std::size_t at = open_frame(STREAM | HEAD, c.number_);
+      out += rest;
+      close_frame(at);
+    }
+    return;
+  }
+  std::string wrong = wrong_metadata(m);
+  if (wrong.empty()) wrong = "the header has " + std::to_string(size_of(m)) + " bytes, and the caller takes " + std::to_string(peer_.block);
+  finish(c, nullptr, nullptr, {code::internal, wrong}, {});
+}
+
+void session::end_with(std::uint64_t number, const status& s) {
+  std::string& out = output_.frames();
+  std::size_t at = open_frame(STREAM | END, number);
+  encoder_.end(out, s, {}, true);
+  close_frame(at);
+}
+
+void session::finish(call& c, const metadata* header, const message* reply, const status& given, const metadata& given_trailer) {
+  if (c.finishing_) return;
+  const metadata none;
+  const metadata* trailer = &given_trailer;
+  status s = given;
+  auto replace = [&](std::string text) {
+    s = {code::internal, std::move(text)};
+    trailer = &none;
+    reply = nullptr;
+  };
+  if (!is_utf8(s.message())) s = {s.code(), "the status message is not UTF-8", s.details()};
+  if (std::string wrong = wrong_metadata(*trailer); !wrong.empty()) replace(wrong);
+  if (header) {
+    if (std::string wrong = wrong_metadata(*header); !wrong.empty()) {
+      replace(wrong);
+      header = nullptr;
+    } else if (std::uint64_t n = size_of(*header); n > peer_.block) {
+      replace("the header has " + std::to_string(n) + " bytes, and the caller takes " + std::to_string(peer_.block));
+      header = nullptr;
+    }
+  }
+  if (std::uint64_t n = end_size(s, *trailer); n > peer_.block)
+    replace("the status and trailer have " + std::to_string(n) + " bytes, and the caller takes " + std::to_string(peer_.block));
+  std::size_t blocks = end_size(s, *trailer) + (header ? size_of(*header) : 0);
+
+  std::string& out = output_.frames();
+  std::size_t n = reply ? reply->codec->size(reply->object) : 0;
+  std::uint64_t place = 0;
+  char* slab = nullptr;
+  bool one = blocks <= one_frame && !sends(c);
+  if (one && reply && n >= least_place && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
+    slab = transport_->slab(n, place);
+  if (one && (!reply || slab || (blocks + n <= one_frame && small_fits(c, n)))) {
+    if (slab) reply->codec->encode(reply->object, slab);
+    unsigned flags = STREAM | END | (header ? HEAD : 0u) | (reply ? MESSAGE : 0u) | (slab ? PLACE : 0u);
+    std::size_t at = open_frame(flags, c.number_);
+    if (header) encoder_.header(out, *header, true);
+    encoder_.end(out, s, *trailer, true);
+    if (slab) {
+      put_number(out, n);
+      put_number(out, place);
+      send_credit_ -= message_cost;
+    } else if (reply) {
+      append(out, *reply, n);
+      send_credit_ -= std::int64_t(n + message_cost);
+    }
+    close_frame(at);
+    forget(c);
+    return c.on_end(std::move(s), {}, false);
+  }
+  if (header) send_header(c, *header);
+  if (reply) send(c, *reply);
+  c.finishing_ = true;
+  outbox::item last;
+  last.has_end = true;
+  encoder_.end(last.end, s, *trailer, false);
+  enqueue(c, std::move(last));
+}
+
+void session::enqueue(call& c, outbox::item item) {
+  if (!c.outbox_) c.outbox_ = std::make_unique<outbox>();
+  c.outbox_->items.push_back(std::move(item));
+  list(c);
+  pump(c);
+}
+
+/// Sends of what waits as much as credit and the backlog allow.
+void session::pump(call& c) {
+  std::string& out = output_.frames();
+  while (sends(c)) {
+    if (backlog() >= high_water) return;
+    outbox::item& i = c.outbox_->items.front();
+    if (i.message) {
+      std::size_t left = i.message->size() - i.sent;
+      std::int64_t credit = std::min(c.send_credit_, send_credit_) - (i.begun ? 0 : std::int64_t(message_cost));
+      if (credit < 0 || (credit == 0 && left > 0)) return;
+      std::size_t n = std::min({left, std::size_t(credit), largest_piece});
+      bool more = n < left;
+      unsigned flags = STREAM | (i.begun ? PIECE : MESSAGE) | (more ? MORE : i.half_close ? END : 0u);
+      std::size_t at = open_frame(flags, c.number_);
+      if (!i.begun && more) put_number(out, i.message->size());
+      if (n >= 4096) {
+        close_frame(at, n);
+        output_.refer(i.message, i.sent, n);
+      } else {
+        out.append(*i.message, i.sent, n);
+        close_frame(at);
+      }
+      auto cost = std::int64_t(n + (i.begun ? 0 : message_cost));
+      c.send_credit_ -= cost;
+      send_credit_ -= cost;
+      i.sent += n;
+      i.begun = true;
+      if (!more) c.outbox_->items.pop_front();
+      continue;
+    }
+    std::string_view rest = parts(c.number_, i.end);
+    std::size_t at = open_frame(STREAM | END, c.number_);
+    out += rest;
+    close_frame(at);
+    forget(c);
+    return c.on_end({}, {}, false);
+  }
+  unlist(c);
+}
+
+/// Calls that wait take turns.
+void session::pump_all() {
+  for (call *c = first_sender_, *last = last_sender_; c && backlog() < high_water;) {
+    call* next = c == last ? nullptr : c->next_;
+    unlist(*c);
+    list(*c);
+    std::uint64_t number = c->number_;
+    pump(*c);
+    if (calls_.find(number) == c && !sends(*c)) c->on_room();
+    c = next;
+  }
+}
+
+void session::list(call& c) {
+  if (c.listed_) return;
+  c.listed_ = true;
+  c.previous_ = last_sender_;
+  c.next_ = nullptr;
+  (last_sender_ ? last_sender_->next_ : first_sender_) = &c;
+  last_sender_ = &c;
+}
+void session::unlist(call& c) {
+  if (!c.listed_) return;
+  c.listed_ = false;
+  (c.previous_ ? c.previous_->next_ : first_sender_) = c.next_;
+  (c.next_ ? c.next_->previous_ : last_sender_) = c.previous_;
+}
+
+void session::send_reset(std::uint64_t number, reset_code code, std::string_view text) {
+  std::string& out = output_.frames();
+  std::size_t at = open_frame(RESET, number);
+  put_number(out, code);
+  out += text.substr(0, 4096);
+  close_frame(at);
+}
+
+void session::reset(call& c, reset_code code, std::string_view text) {
+  send_reset(c.number_, code, text);
+  forget(c);
+}
+
+void session::forget(call& c) {
+  unlist(c);
+  if (c.armed()) loop_.cancel(c);
+  calls_.erase(c.number_);
+  (c.ours_ ? ours_ : theirs_)--;
+  c.session_ = nullptr;
+  c.outbox_.reset();
+  c.pieces_.clear();
+  touch();  // a session that leaves may be idle now, and a call that waits may begin
+}
+
+void session::expire(call& c) {
+  if (!c.ours_) return c.on_deadline();
+  reset(c, RESET_DEADLINE);
+  c.on_end({code::deadline_exceeded, "the deadline has passed"}, {}, false);
+}
+
+void session::consumed(call& c, std::size_t n) {
+  if (c.ours_ ? false : c.half_closed_) return;
+  c.owed_ += std::int64_t(n);
+  if (c.owed_ < std::int64_t(options_.stream_window / 4)) return;
+  give_credit(c.number_, std::uint64_t(c.owed_));
+  c.receive_credit_ += c.owed_;
+  c.owed_ = 0;
+}
+
+// ---- call
+
+call::call() = default;
+call::~call() {
+  if (!session_) return;
+  session_->reset(*this, ours_ ? RESET_CANCELLED : RESET_UNAVAILABLE);
+}
+void call::expired() {
+  if (session_) session_->expire(*this);
+}
+
+}  // namespace nearcall::detail

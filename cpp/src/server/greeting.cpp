@@ -1,0 +1,143 @@
+#include "server/greeting.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "sock/address.hpp"
+#include "sock/socket.hpp"
+#include "wire/frame.hpp"
+#ifdef __linux__
+#include <fcntl.h>
+
+#include "shm/handshake.hpp"
+#include "shm/transport.hpp"
+#include "sock/descriptors.hpp"
+#endif
+
+namespace nearcall::detail {
+namespace {
+constexpr auto begin_timeout = std::chrono::seconds(20);
+}
+
+#ifdef __linux__
+
+/// The memory that was sent to a client and waits for its verdict. Its pages are not allocated yet.
+struct greeting::made {
+  shm::layout l;
+  descriptor memory, room;
+};
+
+greeting::greeting(loop& l, descriptor s, bool takes_memory, done d)
+    : loop_(l), socket_(std::move(s)), takes_memory_(takes_memory), done_(std::move(d)) {
+  loop_.poller().add(socket_.get(), this);
+  loop_.set(*this, clock::now() + begin_timeout);
+}
+
+void greeting::on_io(bool, bool) {
+  for (;;) {
+    std::size_t due = answered_ ? 1 : wire::line.size();
+    shm::offer o;
+    shm::progress p = shm::progress::more;
+    if (!answered_ && !received_.empty()) {
+      if (received_.size() >= wire::line.size() || wire::shm_line.substr(0, received_.size()) != received_) p = shm::read_offer(received_, due, o);
+      if (p == shm::progress::other) return finish_as_socket();
+      if (p == shm::progress::complete) {
+        if (!answer()) return finish_as_socket();
+        continue;
+      }
+    }
+    if (answered_ && !received_.empty()) {
+      std::string error;
+      if (received_[0] != '+') {
+        received_.clear();
+        return finish_as_socket();
+      }
+      received_.clear();
+      descriptor data(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+      if (!data) return finish(nullptr);
+      return finish(shm::make_transport({std::move(data), std::move(made_->room), std::move(made_->memory), made_->l}, true, error));
+    }
+    // No descriptor is received: there is no room for one here.
+    char bytes[512];
+    ssize_t n = ::recv(socket_.get(), bytes, std::min(due - received_.size(), sizeof bytes), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) return finish(nullptr);
+    if (received_.empty() && !answered_) loop_.set(*this, clock::now() + std::chrono::seconds(5));
+    received_.append(bytes, std::size_t(n));
+  }
+}
+
+/// Answers an offer. False if the connection stays a socket.
+bool greeting::answer() {
+  std::size_t due;
+  shm::offer o;
+  shm::read_offer(received_, due, o);
+  received_.clear();
+  shm::answer a;
+  std::string error;
+  if (o.version == 0) error = "the offer has version 0";
+  else if (!takes_memory_) error = "this server takes no shared memory";
+  else if (!is_same_user(socket_.get())) error = "the client has another user";
+  shm::layout l(shm::default_ring, shm::max_slabs);
+  descriptor memory, ours, theirs;
+  if (error.empty()) memory = shm::make_memory(l, error);
+  if (error.empty()) {
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) error = error_text("socketpair", errno);
+    else ours = descriptor(pair[0]), theirs = descriptor(pair[1]);
+  }
+  if (!error.empty()) {
+    a.why = error;
+    std::string text = shm::format(a);
+    (void)!::send(socket_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return false;
+  }
+  a.accepted = true;
+  a.ring = l.ring;
+  a.slabs = l.slabs;
+  // The first bytes of a socket: there is room for them.
+  if (!send_with_descriptors(socket_.get(), shm::format(a), memory.get(), theirs.get())) {
+    finish(nullptr);
+    return true;
+  }
+  made_.reset(new made{l, std::move(memory), std::move(ours)});
+  answered_ = true;
+  loop_.set(*this, clock::now() + std::chrono::seconds(5));
+  return true;
+}
+
+#else
+
+greeting::greeting(loop& l, descriptor s, bool, done d) : loop_(l), socket_(std::move(s)), takes_memory_(false), done_(std::move(d)) {
+  loop_.poller().add(socket_.get(), this);
+  loop_.set(*this, clock::now() + begin_timeout);
+}
+void greeting::on_io(bool, bool) { finish_as_socket(); }
+
+#endif
+
+greeting::~greeting() {
+  loop_.cancel(*this);
+  unwatch();
+}
+
+void greeting::unwatch() {
+  if (watched_ && socket_) loop_.poller().remove(socket_.get(), this);
+  watched_ = false;
+}
+
+void greeting::finish_as_socket() {
+  unwatch();
+  finish(socket_transport(std::move(socket_), "unix"));
+}
+
+void greeting::finish(std::unique_ptr<transport> t) {
+  loop_.cancel(*this);
+  unwatch();
+  if (!done_) return;
+  done d = std::exchange(done_, nullptr);
+  d(*this, std::move(t), std::move(received_));
+}
+
+}  // namespace nearcall::detail

@@ -1,0 +1,41 @@
+// What a server does with a new connection over a unix socket: it may begin with an offer of shared memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "driver/loop.hpp"
+#include "mux/transport.hpp"
+#include "sock/descriptor.hpp"
+
+namespace nearcall::detail {
+
+/// Reads how a client begins, answers an offer, and waits for the verdict. A client that is late is disconnected.
+class greeting final : public discardable, io_handler, timer {
+ public:
+  /// `done` gets the transport and what of an ordinary beginning has arrived; or null: the client has left. It is called once.
+  using done = std::function<void(greeting&, std::unique_ptr<transport>, std::string arrived)>;
+  greeting(loop& l, descriptor s, bool takes_memory, done d);
+  ~greeting() override;
+
+ private:
+  void on_io(bool readable, bool writable) override;
+  void expired() override { finish(nullptr); }
+  void finish(std::unique_ptr<transport> t);
+  void finish_as_socket();
+  void unwatch();
+  bool answer();
+
+  loop& loop_;
+  descriptor socket_;
+  bool takes_memory_, watched_ = true, answered_ = false;
+  done done_;
+  std::string received_;
+#ifdef __linux__
+  struct made;
+  std::unique_ptr<made> made_;
+#endif
+};
+
+}  // namespace nearcall::detail

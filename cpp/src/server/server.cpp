@@ -1,0 +1,236 @@
+// Listeners, the connections that they take, and how a server stops.
+#include <nearcall/server.hpp>
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+#include "server/greeting.hpp"
+#include "server/serving.hpp"
+#include "sock/dial.hpp"
+#include "sock/socket.hpp"
+
+namespace nearcall::detail {
+
+class home;
+
+/// A connection of a server.
+struct connection final : session_owner, discardable {
+  connection(home& h, std::unique_ptr<transport> t, const session_options& o, std::string_view arrived);
+
+  call* accept(detail::session&, wire::head_block& head, status& refusal) override { return serving->accept(head, refusal); }
+  void on_hello(detail::session&) override { serving->start_waiting(); }
+  void on_vacancy(detail::session&) override { serving->start_waiting(); }
+  void on_end(detail::session&, const std::string&) override { serving->ended(); }
+  void on_closed(detail::session&) override;
+
+  class home& owner;
+  std::size_t index = 0;  // in its home
+  std::unique_ptr<detail::session> session;
+  std::shared_ptr<detail::serving> serving;
+};
+
+/// The connections of one driver. It is used on that driver's thread only, but for `count`.
+class home {
+ public:
+  home(detail::loop& l, std::shared_ptr<const services> s, const server_options& o) : loop(l), table(std::move(s)), options(o) {}
+
+  void take(std::unique_ptr<transport> t, std::string_view arrived, bool only_memory) {
+    session_options o;
+    o.server = true;
+    o.takes_calls = true;
+    o.calls = options.max_calls;
+    o.max_receive = options.max_receive;
+    o.keepalive = options.keepalive;
+    o.keepalive_timeout = options.keepalive_timeout;
+    o.keepalive_without_calls = true;
+    o.min_ping = o.min_idle_ping = options.min_ping;
+    bool refused = only_memory && !t->looked_at();
+    connections_.push_back(std::make_unique<connection>(*this, std::move(t), o, arrived));
+    connection& c = *connections_.back();
+    c.index = connections_.size() - 1;
+    if (refused) c.session->refuse("this server takes calls over shared memory only");
+    else if (draining_) c.session->drain();
+  }
+  void remove(connection& c) {
+    std::size_t i = c.index;
+    loop.discard(std::move(connections_[i]));
+    if (i + 1 < connections_.size()) {
+      connections_[i] = std::move(connections_.back());
+      connections_[i]->index = i;
+    }
+    connections_.pop_back();
+    count--;
+  }
+  void drain() {
+    draining_ = true;
+    for (auto& c : connections_) c->session->drain();
+  }
+  void stop() {
+    draining_ = true;
+    for (auto& c : std::exchange(connections_, {})) {
+      c->serving->ended();
+      c->session->close(wire::BYE_CLOSED, "the server was stopped");
+      session::abandon(std::move(c->session));
+      loop.discard(std::move(c));
+      count--;
+    }
+  }
+
+  detail::loop& loop;
+  const std::shared_ptr<const services> table;
+  const server_options options;
+  std::atomic<std::size_t> count{0};  // of connections, those on their way included
+
+ private:
+  std::vector<std::unique_ptr<connection>> connections_;
+  bool draining_ = false;
+};
+
+connection::connection(detail::home& h, std::unique_ptr<transport> t, const session_options& o, std::string_view arrived)
+    : owner(h), session(new detail::session(h.loop, std::move(t), *this, o, arrived)), serving(std::make_shared<detail::serving>(*session, h.table, o.calls, h.loop)) {}
+
+void connection::on_closed(detail::session&) {
+  owner.loop.discard(std::move(session));
+  owner.remove(*this);
+}
+
+class server_core final : public std::enable_shared_from_this<server_core> {
+ public:
+  server_core(driver& d, server_options o) : loop(d.internal()), options(std::move(o)), table(std::make_shared<services>()) {
+    if (options.drivers.empty()) homes.push_back(std::make_shared<home>(loop, table, options));
+    for (driver* other : options.drivers) homes.push_back(std::make_shared<home>(other->internal(), table, options));
+  }
+
+  struct listener final : io_handler {
+    server_core& core;
+    target at;
+    descriptor socket;
+    nearcall::credentials credentials;
+    listener(server_core& c, target t, descriptor s, nearcall::credentials cr) : core(c), at(std::move(t)), socket(std::move(s)), credentials(std::move(cr)) {
+      core.loop.poller().add(socket.get(), this);
+    }
+    ~listener() {
+      core.loop.poller().remove(socket.get(), this);
+      if (at.local() && at.path[0] != '@') ::unlink(at.path.c_str());
+    }
+    void on_io(bool, bool) override {
+      for (int i = 0; i < 16; i++) {
+        descriptor s(::accept(socket.get(), nullptr, nullptr));
+        if (!s) return;
+        prepare_socket(s.get());
+        core.greet(*this, std::move(s));
+      }
+    }
+  };
+
+  void greet(listener& l, descriptor s) {
+    if (l.credentials) return give(l.credentials->secure(std::move(s), ""), {}, false);
+    if (!l.at.local()) return give(socket_transport(std::move(s), "tcp"), {}, false);
+    bool only_memory = l.at.kind == target::scheme::shm;
+    greetings.push_back(std::make_unique<greeting>(loop, std::move(s), options.shared_memory || only_memory, [this, only_memory](greeting& g, std::unique_ptr<transport> t, std::string arrived) {
+      if (t) give(std::move(t), std::move(arrived), only_memory);
+      for (auto& other : greetings)
+        if (other.get() == &g) {
+          loop.discard(std::move(other));
+          other = std::move(greetings.back());
+          greetings.pop_back();
+          return;
+        }
+    }));
+  }
+
+  /// To the driver with the fewest connections.
+  void give(std::unique_ptr<transport> t, std::string arrived, bool only_memory) {
+    if (!t) return;
+    auto to = *std::min_element(homes.begin(), homes.end(), [](auto& a, auto& b) { return a->count.load() < b->count.load(); });
+    to->count++;
+    if (&to->loop == &loop) return to->take(std::move(t), std::move(arrived), only_memory);
+    auto shared = std::make_shared<std::unique_ptr<transport>>(std::move(t));  // std::function copies
+    to->loop.handle()->post([to, shared, arrived = std::move(arrived), only_memory] { to->take(std::move(*shared), arrived, only_memory); });
+  }
+
+  std::size_t connections() const {
+    std::size_t n = greetings.size();
+    for (auto& h : homes) n += h->count.load();
+    return n;
+  }
+  void each_home(void (home::*f)()) {
+    for (auto& h : homes) {
+      if (&h->loop == &loop) ((*h).*f)();
+      else h->loop.handle()->post([h, f] { ((*h).*f)(); });
+    }
+  }
+  void stop_listening() {
+    listeners.clear();
+    for (auto& g : std::exchange(greetings, {})) loop.discard(std::move(g));
+  }
+
+  detail::loop& loop;
+  server_options options;
+  std::shared_ptr<services> table;
+  std::vector<std::shared_ptr<home>> homes;
+  std::vector<std::unique_ptr<listener>> listeners;
+  std::vector<std::unique_ptr<greeting>> greetings;
+};
+
+}  // namespace nearcall::detail
+
+namespace nearcall {
+
+using namespace detail;
+
+server::server(driver& d, server_options o) : core_(std::make_shared<server_core>(d, std::move(o))) {}
+
+server::~server() { stop(); }
+
+void server::add(service& s) { core_->table->add(s); }
+
+status server::listen(std::string_view text, nearcall::credentials c) {
+  target t = parse_target(text);
+  if (!t.error.empty()) return {code::invalid_argument, t.error};
+#ifndef __linux__
+  if (t.kind == target::scheme::shm) return {code::unimplemented, "shared memory needs Linux"};
+#endif
+  if (c && t.local()) return {code::invalid_argument, "TLS is for TCP: over a unix socket the system knows who the client is"};
+  std::string error;
+  descriptor s = listen_on(t, error);
+  if (!s) return {code::unavailable, error};
+  core_->listeners.push_back(std::make_unique<server_core::listener>(*core_, std::move(t), std::move(s), std::move(c)));
+  return {};
+}
+
+int server::port() const {
+  for (auto l = core_->listeners.rbegin(); l != core_->listeners.rend(); l++) {
+    if ((*l)->at.local()) continue;
+    socket_address a;
+    a.length = sizeof a.bytes;
+    if (::getsockname((*l)->socket.get(), reinterpret_cast<sockaddr*>(&a.bytes), &a.length)) return 0;
+    std::string text = to_text(a);
+    return std::stoi(text.substr(text.rfind(':') + 1));
+  }
+  return 0;
+}
+
+std::size_t server::connections() const { return core_->connections(); }
+
+task<void> server::graceful_stop(std::chrono::nanoseconds most) {
+  auto core = core_;
+  core->stop_listening();
+  core->each_home(&home::drain);
+  auto until = clock::now() + most;
+  for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000)))
+    co_await core->loop.driver().sleep_for(pause);
+  core->each_home(&home::stop);
+  // The last bytes leave before the caller goes on, as it may end the process.
+  co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
+}
+
+void server::stop() {
+  core_->stop_listening();
+  core_->each_home(&home::stop);
+}
+
+}  // namespace nearcall

@@ -1,0 +1,272 @@
+#include "server/serving.hpp"
+
+namespace nearcall::detail {
+
+// ---- services
+
+void services::add(std::string_view name, std::unique_ptr<method> m) { methods_[std::string(name)] = std::move(m); }
+
+method* services::find(std::string_view name, std::string_view& kept) const {
+  auto found = methods_.find(name);
+  if (found == methods_.end()) return nullptr;
+  kept = found->first;
+  return found->second.get();
+}
+
+status services::unknown(std::string_view name) const {
+  auto shown = [](std::string_view s) { return s.size() > 256 ? std::string(s.substr(0, 256)) + "..." : std::string(s); };
+  auto slash = name.rfind('/');
+  if (name.empty() || name[0] != '/' || slash == 0)
+    return {code::unimplemented, "malformed method name: \"" + shown(name) + "\""};
+  std::string_view service = name.substr(1, slash - 1), method = name.substr(slash + 1);
+  std::string prefix = "/" + std::string(service) + "/";
+  for (auto& m : methods_)
+    if (m.first.starts_with(prefix)) return {code::unimplemented, "unknown method " + shown(method) + " for service " + shown(service)};
+  return {code::unimplemented, "unknown service " + shown(service)};
+}
+
+// ---- serving
+
+serving::serving(session& s, std::shared_ptr<const services> table, std::uint64_t limit, detail::loop& l)
+    : session_(&s), services_(std::move(table)), limit_(limit), loop_(l), peer_(s.via().peer()) {
+  profile_.authority = "localhost";
+  profile_.agent = "nearcall-cpp/1";
+}
+
+call* serving::accept(wire::head_block& head, status& refusal) {
+  std::string_view name;
+  method* m = services_->find(head.method, name);
+  if (!m) {
+    refusal = services_->unknown(head.method);
+    return nullptr;
+  }
+  if (!head.profile->encoding.empty() && head.profile->encoding != "identity") {
+    refusal = {code::unimplemented, "grpc: Decompressor is not installed for grpc-encoding \"" + head.profile->encoding + "\""};
+    return nullptr;
+  }
+  server_call* c = m->call().release();  // it destroys itself
+  c->serving_ = shared_from_this();
+  c->method_ = name;
+  c->client_metadata_ = std::move(head.metadata);
+  if (head.timeout_us && head.timeout_us < (std::uint64_t(1) << 52)) c->deadline_ = clock::now() + std::chrono::microseconds(head.timeout_us);
+  return c;
+}
+
+void serving::begin(server_call& c) {
+  if (limit_ == 0 || running_ < limit_) {
+    running_++;
+    c.started_ = true;
+    return loop_.ready().push(c.starter_);
+  }
+  c.queued_ = true;
+  c.before_ = last_;
+  c.after_ = nullptr;
+  (last_ ? last_->after_ : first_) = &c;
+  last_ = &c;
+}
+
+void serving::unqueue(server_call& c) {
+  if (!c.queued_) return;
+  c.queued_ = false;
+  (c.before_ ? c.before_->after_ : first_) = c.after_;
+  (c.after_ ? c.after_->before_ : last_) = c.before_;
+}
+
+void serving::finished() {
+  running_--;
+  if (server_call* c = first_) {
+    unqueue(*c);
+    begin(*c);
+  }
+}
+
+void serving::ended() {
+  session_ = nullptr;
+  while (client_call* c = calls_.first()) {
+    calls_.remove(*c);
+    call_queue::end(*c, {code::unavailable, "the connection to the client has ended"});
+  }
+}
+
+void serving::make(client_call& c) {
+  if (!session_ || session_->leaving()) return call_queue::end(c, {code::unavailable, "the connection to the client has ended"});
+  if (session_->hello_seen() && !session_->peer_takes_calls())
+    return call_queue::end(c, {code::unimplemented, "the client takes no calls"});
+  calls_.push(c);
+  start_waiting();
+}
+
+void serving::start_waiting() {
+  if (session_ && !calls_.empty()) calls_.start(*session_, profile_, 4 << 20);
+}
+
+// ---- calls
+
+void server_call::ready() {
+  if (!started_ && !queued_) serving_->begin(*this);
+}
+
+void server_call::wake(waiter& w) { serving_->loop().wake(w); }
+
+/// Awaits a handler that was suspended, and is destroyed at its end.
+struct server_call::runner {
+  struct promise_type {
+    runner get_return_object() { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+};
+
+namespace {
+
+/// A task that has begun already.
+struct begun {
+  task<status>* t;
+  bool await_ready() const { return t->done(); }
+  void await_suspend(std::coroutine_handle<> h) const { t->continue_with(h); }
+  void await_resume() const {}
+};
+
+/// What a handler returned, or the status of what it threw.
+status outcome(task<status>& t) {
+#if defined(__cpp_exceptions)
+  try {
+    return t.take();
+  } catch (const error& e) {
+    return e.status();
+  } catch (const std::exception& e) {
+    return {code::unknown, e.what()};
+  } catch (...) {
+    return {code::unknown, "the handler threw something that is no std::exception"};
+  }
+#else
+  return t.take();
+#endif
+}
+
+}  // namespace
+
+void server_call::start() {
+#if defined(__cpp_exceptions)
+  // A handler that is no coroutine throws from here.
+  try {
+    task_ = handle();
+  } catch (const error& e) {
+    task_ = e.status();
+  } catch (const std::exception& e) {
+    task_ = status(code::unknown, e.what());
+  }
+#else
+  task_ = handle();
+#endif
+  task_.start();
+  if (task_.done()) return handled(outcome(task_));
+  finish_later();
+}
+
+server_call::runner server_call::finish_later() {
+  co_await begun{&task_};
+  handled(outcome(task_));
+}
+
+void server_call::handled(status s) {
+  if (open()) {
+    const metadata* header = std::exchange(header_sent_, true) ? nullptr : &header_;
+    if (!s.ok() && header && header->empty()) header = nullptr;
+    session_->finish(*this, header, s.ok() ? reply() : nullptr, s, trailer_);
+  }
+  serving_->finished();
+  release();
+}
+
+void server_call::send_header_once() {
+  if (!open() || std::exchange(header_sent_, true)) return;
+  session_->send_header(*this, header_);
+}
+
+void server_call::cancel() {
+  if (std::exchange(cancelled_, true)) return;
+  if (stop_.stop_possible()) stop_.request_stop();
+  on_cancelled();
+}
+
+void server_call::on_end(status&&, metadata&&, bool) {
+  cancel();
+  if (!started_) {  // it never will
+    serving_->unqueue(*this);
+    release();
+  } else if (starter_.pending()) {
+    // Its handler was about to run. It would run for nobody.
+    starter_.drop();
+    serving_->finished();
+    release();
+  }
+  release();
+}
+
+void server_call::release() {
+  if (--references_ == 0) delete this;
+}
+
+task<status> one_request_call::handle() {
+  if (wrong_) return status(code::internal, "grpc: error unmarshalling request");
+  if (received_ != 1)
+    return status(code::internal, received_ ? "the client sent more than one request to a method that has one" : "the client sent no request");
+  return handle_request();
+}
+
+void one_request_call::on_message(incoming& m) {
+  if (received_++ == 0) wrong_ = !protobuf().decode(request(), m);
+}
+
+void request_stream_call::on_message(incoming& m) {
+  inbox_.arrived(*this, m);
+  wake(inbox_.waiter());
+}
+void request_stream_call::on_half_close() {
+  half_closed_seen_ = true;
+  wake(inbox_.waiter());
+}
+void request_stream_call::on_cancelled() { wake(inbox_.waiter()); }
+bool request_stream_call::read_ready(void* into) {
+  ready_ = !inbox_.wrong() && inbox_.take(*this, into);
+  return ready_ || half_closed_seen_ || cancelled() || inbox_.wrong();
+}
+bool request_stream_call::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
+
+bool reply_writer::write(const message& m) {
+  if (!call_.open()) return true;
+  call_.send_header_once();
+  return !call_.open() || call_.session_->send(call_, m);
+}
+bool reply_writer::ended() const { return !call_.open(); }
+
+}  // namespace nearcall::detail
+
+namespace nearcall {
+
+std::string_view context::method() const { return call_.method_; }
+const metadata& context::client_metadata() const { return call_.client_metadata_; }
+metadata& context::header() { return call_.header_; }
+metadata& context::trailer() { return call_.trailer_; }
+std::optional<clock::time_point> context::deadline() const { return call_.deadline_; }
+bool context::cancelled() const { return call_.cancelled_; }
+nearcall::driver& context::driver() const { return call_.serving_->loop().driver(); }
+detail::caller& context::client() { return *call_.serving_; }
+
+std::stop_token context::stop_token() {
+  if (!call_.stop_.stop_possible()) {
+    call_.stop_ = std::stop_source();
+    if (call_.cancelled_) call_.stop_.request_stop();
+  }
+  return call_.stop_.get_token();
+}
+
+peer_info context::peer() const {
+  const detail::peer_identity& p = call_.serving_->peer();
+  return {p.network, p.address, p.uid, p.tls, p.certificate};
+}
+
+}  // namespace nearcall

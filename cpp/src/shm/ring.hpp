@@ -1,0 +1,59 @@
+// One side's words and rings (docs/shm.md, Segment and Nobody sleeps through anything). No sockets: bells are told to the user.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <sys/uio.h>
+
+#include "mux/transport.hpp"
+#include "shm/memory.hpp"
+
+namespace nearcall::detail::shm {
+
+class rings {
+ public:
+  rings() = default;
+  /// `own` is mapped for writing, `peer` for reading.
+  rings(mapping own, mapping peer, std::uint64_t ring) : own_(std::move(own)), peer_(std::move(peer)), ring_(ring) {}
+
+  /// Allocates the pages that are written first.
+  bool begin();
+
+  // ---- receiving. A bell for the sender's room is due after a read that returned true in `bell`.
+  bool has_more() const { return peer_.word(at_tail).load(std::memory_order_acquire) != taken_; }
+  std::size_t read(input& to, bool& bell, std::size_t most = std::size_t(-1));
+  /// Stores that this side is about to sleep; false if something has arrived in the meantime.
+  bool fall_asleep();
+  void wake_up();
+  bool asleep() const { return asleep_ & 1; }
+
+  // ---- sending. A bell for a sleeping receiver is due after a write that returned true in `bell`.
+  std::size_t write(std::span<const iovec> bytes, bool& bell);
+  /// The other side has rung for room.
+  void room_bell();
+  bool waits_for_room() const { return wants_ & 1; }
+
+  /// The rule that the other side's words break, or null.
+  const char* broken() const { return broken_; }
+  bool out_of_pages() const { return out_of_pages_; }
+  std::uint64_t allocated() const { return allocated_ + control_page; }
+  std::uint64_t sleeps() const { return (asleep_ + 1) / 2; }
+  std::uint64_t waits() const { return (wants_ + 1) / 2; }
+
+ private:
+  bool see_head();
+  mapping own_, peer_;
+  std::uint64_t ring_ = 0;
+  // This side's cursors. What the other side sees are copies.
+  std::uint64_t sent_ = 0, taken_ = 0;
+  std::uint64_t head_ = 0;             // what the peer has taken, as seen last
+  std::uint64_t asleep_ = 0, wants_ = 0;
+  std::uint64_t rung_ = 0, rung_for_room_ = 0;  // the waits of the peer that bells were rung for
+  std::uint64_t allocated_ = 0;
+  bool out_of_pages_ = false;
+  const char* broken_ = nullptr;
+};
+
+}  // namespace nearcall::detail::shm

@@ -1,0 +1,22 @@
+// A connection's bytes over shared memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "mux/transport.hpp"
+#include "shm/memory.hpp"
+#include "sock/descriptor.hpp"
+
+namespace nearcall::detail::shm {
+
+/// What the two sides of a connection need: the socket of the set-up, the one for room, and the memory.
+struct parts {
+  descriptor data, room, memory;
+  layout l;
+};
+
+/// The transport of a side. Null, with the reason, if the memory cannot be mapped or has no pages.
+std::unique_ptr<transport> make_transport(parts p, bool server, std::string& error);
+
+}  // namespace nearcall::detail::shm

@@ -1,0 +1,58 @@
+// Making a connection, without waiting.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "driver/loop.hpp"
+#include "mux/transport.hpp"
+#include "sock/address.hpp"
+
+namespace nearcall::detail {
+
+/// Encrypts a socket: TLS, if the program uses it.
+class security {
+ public:
+  virtual ~security() = default;
+  /// The transport of a connected socket. A client gives the name that the server's certificate has to have.
+  virtual std::unique_ptr<transport> secure(descriptor s, const std::string& server_name) const = 0;
+};
+
+/// Connects to a target: name resolution, each address in turn, and for a unix socket the offer of shared memory.
+class dialer final : public discardable, io_handler, timer {
+ public:
+  using done = std::function<void(std::unique_ptr<transport>, std::string error)>;
+  /// `done` is called once, from the loop; not after the dialer was destroyed.
+  dialer(loop& l, const target& t, bool offers_memory, const security* s, done d);
+  ~dialer() override;
+
+ private:
+  enum class step { resolving, connecting, answering };
+  void resolved(std::vector<socket_address> found, std::string error);
+  void next_address();
+  void connected();
+  void read_answer();
+  void finish(std::unique_ptr<transport> t, std::string error);
+  void watch();
+  void unwatch();
+  void on_io(bool readable, bool writable) override;
+  void expired() override;
+
+  loop& loop_;
+  target target_;
+  bool offers_memory_;
+  const security* security_;
+  done done_;
+  step step_ = step::resolving;
+  std::vector<socket_address> addresses_;
+  std::size_t at_ = 0;
+  descriptor socket_;
+  bool watched_ = false;
+  std::string error_, received_;
+  std::vector<descriptor> descriptors_;
+  std::shared_ptr<dialer*> self_;  // null inside once this is destroyed
+};
+
+}  // namespace nearcall::detail
