@@ -175,7 +175,7 @@ protobuf-conformance: ## protobuf's conformance tests on the codec and on protob
 # This takes minutes and is not part of ci. ci only checks that the table of faults
 # matches the code.
 .PHONY: mutate
-mutate: ## seed faults in a copy of the engine: the cases of interop must notice each
+mutate: ## seed faults in a copy of the engine: the cases of interop, or the tests of the vectors, must notice each
 	cd interop && $(GO) run ./mutate
 
 # The tables are also written to docs/results, unless RESULTS is empty. BENCH=-quick

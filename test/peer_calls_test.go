@@ -159,6 +159,8 @@ func TestAPeerThatTakesNoCalls(t *testing.T) {
 			_, err = s.Recv()
 		}
 		wantCode(t, err, codes.Unimplemented)
+		wantCode(t, <-invoke(t.Context(), client), codes.OK)
+		wantCode(t, <-invoke(t.Context(), peer), codes.Unimplemented) // the connection has gone on
 	})
 	t.Run("gRPC", func(t *testing.T) {
 		e, conns := handing()

@@ -26,7 +26,6 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
@@ -360,40 +359,6 @@ func TestMetadataOf10MB(t *testing.T) {
 	_, err := careful.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: 1})
 	wantCode(t, err, codes.Internal)
 	wantCode(t, <-invoke(t.Context(), careful), codes.OK)
-}
-
-// TestAHeaderThatItsCallerDoesNotTakeFailsTheCall: the caller learns why, however the handler sends
-// it, and the connection goes on.
-func TestAHeaderThatItsCallerDoesNotTakeFailsTheCall(t *testing.T) {
-	hold(t)
-	large := metadata.Pairs("large", strings.Repeat("x", 20<<10))
-	for name, c := range map[string]struct {
-		send func(bidi) error
-		text string
-	}{
-		"header alone":          {func(s bidi) error { return s.SendHeader(large) }, "the header of"},
-		"header with a message": {func(s bidi) error { _ = s.SetHeader(large); return s.Send(new(testpb.StreamingOutputCallResponse)) }, "the header of"},
-		"header with the end":   {func(s bidi) error { return s.SetHeader(large) }, "the header of"},
-		"trailer": {func(s bidi) error {
-			s.SetTrailer(large)
-			return s.Send(new(testpb.StreamingOutputCallResponse))
-		}, "the end of"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, network := range available(t, networks("tcp", "unix")...) {
-				lis := listenFor(t, network, echo{bidi: c.send})
-				client := dial(t, lis.Target(), over(network, nearcall.WithMaxHeaderListSize(wire.MinBlock))...)
-				s, err := client.FullDuplexCall(t.Context())
-				for err == nil {
-					_, err = s.Recv()
-				}
-				if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), fmt.Sprint(wire.MinBlock)) {
-					t.Errorf("%s: the caller is told %v", network, err)
-				}
-				wantCode(t, <-invoke(t.Context(), client), codes.OK)
-			}
-		})
-	}
 }
 
 // TestNamesThatAreSentOnceCostLittleEachTime checks that the work for a call does not grow

@@ -219,6 +219,28 @@ func TestAConversationWithACallThatIsRefused(t *testing.T) {
 	c.end("refused")
 }
 
+// Calls that were reset do not count against HELLO's calls, whatever their handlers do.
+func TestAConversationWithACallInPlaceOfOneThatIsReset(t *testing.T) {
+	c := talk(t, "The server takes two calls at a time, and the client has two open. It gives up the first, and makes a third at once, without a sign that "+
+		"the server has seen the RESET. The server accepts the third, also if the handler of the first still runs: only open calls count.",
+		small, Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Calls: 2, Block: MinBlock})
+	c.greet(c.client)
+	c.greet(c.server)
+	watch := func(stream uint64) {
+		c.send(c.client, &Step{Stream: stream, Open: open("/shop.Shop/Watch", nil), HasMessage: true, Message: []byte("shelf"), HalfClose: true})
+	}
+	watch(1)
+	watch(3)
+	c.note(c.client, AppendReset(nil, 1, ResetCancelled, ""))
+	c.over(1)
+	watch(5)
+	c.send(c.server, &Step{Stream: 5, Header: metadata.MD{}, HasMessage: true, Message: []byte("news"), End: &link.End{}})
+	c.over(5)
+	c.send(c.server, &Step{Stream: 3, Header: metadata.MD{}, HasMessage: true, Message: []byte("news"), End: &link.End{}})
+	c.over(3)
+	c.end("reset")
+}
+
 // Frames of calls that have ended are decoded.
 func TestAConversationWithFramesOfACallThatHasEnded(t *testing.T) {
 	c := talk(t, "A client gives up its call while the answer is under way. The answer has no effect on the call, but the client gives back the credit of "+

@@ -9,7 +9,7 @@ from nearcall.frames import Decoder, Hello
 from nearcall.session import Session
 from nearcall.stream import CANCELLED, cost_of_call, cost_of_connection
 from nearcall.wire import LINE, Splitter
-from test_vectors import VECTORS, said, show
+from test_vectors import VECTORS, said, show, vectors
 
 
 class Credit:
@@ -46,9 +46,9 @@ class Conversation(unittest.TestCase):
             self.assertEqual(calls[int(number)], left, f"call {number}")
 
     def test_credit_follows_from_what_was_said(self):
-        for name in ("credit", "ended", "least-credit", "no-calls", "refused"):
+        for name, vector in vectors("conversations"):
             with self.subTest(name):
-                self.follow(conversation(name))
+                self.follow(vector["said"])
 
     def follow(self, conversation):
         splitters = {side: Splitter() for side in ("client", "server")}
@@ -92,6 +92,33 @@ class Conversation(unittest.TestCase):
                         session.reset(calls[3], 0, CANCELLED, "")
                     self.assertEqual(session.next(), data)
                 self.agree(step["client"], session.window, {n: s.window for n, s in calls.items()})
+
+    def test_a_call_in_place_of_one_that_is_reset_is_made_at_once(self):
+        steps = conversation("reset")
+        session = Session(Hello())
+        calls = []
+
+        def call():
+            calls.append(session.open(Head(b"/shop.Shop/Watch", (b"host", b"nearcall-go/0", b"", b"", b""))))
+            session.send(calls[-1], b"shelf", end=True)
+
+        for n, step in enumerate(steps):
+            data, kind = bytes.fromhex(step["hex"]), step.get("frame", {}).get("kind")
+            with self.subTest(n):
+                if step["from"] == "server":
+                    session.receive(data)
+                    continue
+                if kind == "STREAM" and not calls:
+                    call()
+                    call()
+                    call()  # it waits
+                if kind == "RESET":
+                    self.assertIsNone(session.next())
+                    session.reset(calls[0], 0, CANCELLED, "")
+                if kind == "DRAIN":
+                    session.bye()
+                self.assertEqual(session.next(), data)
+        self.assertEqual([list(c.received) for c in calls], [[], [(b"news", False)], [(b"news", False)]])
 
     def test_the_line_is_said_first(self):
         self.assertEqual(bytes.fromhex(conversation("credit")[0]["hex"]), LINE)

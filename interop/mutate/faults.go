@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 )
 
 // A Fault is a mistake to make in the engine: replace Old, which must occur exactly
-// once in File, with New. At least one case of each item must turn red.
+// once in File, with New. At least one case of each item must turn red. A fault that
+// gRPC's semantics do not show has no items, but a test that must fail.
 type Fault struct {
 	Name  string
 	File  string // relative to the repository's root
@@ -16,10 +18,16 @@ type Fault struct {
 	New   string
 	Items []int
 	Env   string // the environment to run the cases in; inproc if empty
+
+	Test string // instead of Items: a test of File's package, with the subtest if only one must fail
 }
 
+// env returns the environment of f's cases, or the directory of its test.
 func (f *Fault) env() string {
-	if f.Env == "" {
+	switch {
+	case f.Test != "":
+		return path.Dir(f.File)
+	case f.Env == "":
 		return "inproc"
 	}
 	return f.Env
@@ -77,12 +85,15 @@ const (
 	aWaitContext   = "internal/wait/context.go"
 	aWorkers       = "internal/call/workers.go"
 	aLinkCall      = "internal/link/call.go"
+	aMuxInput      = "internal/mux/input.go"
+	aMuxPlain      = "internal/mux/plain.go"
+	aRing          = "internal/transport/shm/ring.go"
 	aDriven        = "loop/driven.go"
 	aHandlers      = "loop/handlers.go"
 )
 
 // Faults has at least one fault for most of the semantics in the items, in the
-// order of the items.
+// order of the items, and then those for the protocol's test vectors.
 var Faults = []Fault{
 	// Start of a call.
 	{
@@ -719,5 +730,49 @@ var Faults = []Fault{
 		Old:  "s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}",
 		New:  "s.server = end{session: s, out: &s.up, in: &s.up, peer: peer}", Items: []int{13, 30},
 		Env: "inproc-peer",
+	},
+
+	// The protocol's test vectors. The tests that read them must fail.
+	{
+		Name: "a call that was reset counts as open for its callee",
+		File: aMuxStream,
+		Old:  "if !st.caller {\n\t\t\ts.calls--",
+		New:  "if !st.caller && st.reason == nil {\n\t\t\ts.calls--", Test: "TestSessionsTakePartInTheConversations/reset,_the_server",
+	},
+	{
+		Name: "a call that was reset counts as open for its caller",
+		File: aMuxStream,
+		Old:  "\t\ts.releaseCall()\n\t}\n\tif s.live.first == nil {",
+		New:  "\t\tif st.reason == nil {\n\t\t\ts.releaseCall()\n\t\t}\n\t}\n\tif s.live.first == nil {", Test: "TestSessionsTakePartInTheConversations/reset,_the_client",
+	},
+	{
+		Name: "a caller refuses a message without a header before it",
+		File: aMuxPlain,
+		Old:  "if !st.deliverPlain(message) {",
+		New:  "if st.caller && !st.answered {\n\t\t\ts.mu.Unlock()\n\t\t\treturn done, protocolError(\"no header\")\n\t\t}\n\t\tif !st.deliverPlain(message) {", Test: "TestAReplyWithoutAHeader",
+	},
+	{
+		Name: "a caller refuses a message and the end without a header",
+		File: aMuxInput,
+		Old:  "s.answered, st.answered = true, true",
+		New:  "if st.caller && !st.answered && rc.Begins && rc.Header == nil {\n\t\t\t\treturn nil, false, protocolError(\"no header\")\n\t\t\t}\n\t\t\ts.answered, st.answered = true, true", Test: "TestAReplyWithoutAHeader",
+	},
+	{
+		Name: "a wait for room has the number of the one before it",
+		File: aRing,
+		Old:  "func (s *sender) stopWaiting() {\n\ts.waits++",
+		New:  "func (s *sender) stopWaiting() {\n\ts.waits--", Test: "TestGoldenWords",
+	},
+	{
+		Name: "a bell is rung for the first wait for room only",
+		File: aRing,
+		Old:  "bell = mustRing(r.wants, &r.rung)",
+		New:  "bell = r.rung == 0 && mustRing(r.wants, &r.rung)", Test: "TestGoldenWords",
+	},
+	{
+		Name: "a bell is rung twice for a wait for room",
+		File: aRing,
+		Old:  "bell = mustRing(r.wants, &r.rung)",
+		New:  "bell = r.wants.Load()&1 == 1", Test: "TestGoldenWords",
 	},
 }

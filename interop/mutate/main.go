@@ -1,6 +1,6 @@
-// Command mutate checks that the cases of interop detect faults. It seeds one fault
-// at a time in a copy of the engine. The cases of the fault's items must then differ
-// from grpc-go.
+// Command mutate checks that the cases of interop detect faults, and that the tests of
+// the protocol's vectors do. It seeds one fault at a time in a copy of the engine. The
+// cases of the fault's items must then differ from grpc-go, or its test must fail.
 //
 //	go run ./mutate             all faults
 //	go run ./mutate -run 'EOF'  those whose name matches
@@ -111,10 +111,12 @@ func run(ctx context.Context, out io.Writer, only string, verbose bool) error {
 }
 
 // isCopied reports whether the cases are built from the file with that name, which
-// is relative to the repository's root.
+// is relative to the repository's root, or a test of a fault may read it.
 func isCopied(name string) bool {
 	switch path.Ext(name) {
 	case ".go", ".s", ".mod", ".sum":
+	case ".json":
+		return strings.HasPrefix(name, "internal/") && strings.Contains(name, "/testdata/")
 	default:
 		return false
 	}
@@ -122,7 +124,7 @@ func isCopied(name string) bool {
 	return !below || slices.Contains([]string{"internal", "interop", "loop", "forward", "quic"}, first)
 }
 
-// snapshot copies the files that the cases are built from to dir. It copies the
+// snapshot copies the files that the cases and tests need to dir. It copies the
 // working tree, not the last commit.
 func snapshot(ctx context.Context, dir string) error {
 	top, err := command(ctx, ".", "git", "rev-parse", "--show-toplevel")
@@ -156,9 +158,26 @@ func snapshot(ctx context.Context, dir string) error {
 	return nil
 }
 
-// sound fails unless the items are green without a fault. Otherwise a red item
+// sound fails unless the items and tests are green without a fault. Otherwise a red one
 // would prove nothing.
 func sound(ctx context.Context, dir string, faults []Fault) error {
+	faults = slices.Clone(faults)
+	for _, f := range faults {
+		if f.Test == "" {
+			continue
+		}
+		seen, err := test(ctx, dir, &f)
+		if err == nil && seen.red {
+			err = errors.New("it is red")
+		}
+		if err != nil {
+			return fmt.Errorf("without a fault, %s of %s: %w\n%s", f.Test, f.env(), err, seen.output)
+		}
+	}
+	faults = slices.DeleteFunc(faults, func(f Fault) bool { return f.Test != "" })
+	if len(faults) == 0 {
+		return nil
+	}
 	if err := build(ctx, dir); err != nil {
 		return fmt.Errorf("without a fault: %w", err)
 	}
@@ -189,8 +208,8 @@ func sound(ctx context.Context, dir string, faults []Fault) error {
 	return nil
 }
 
-// seed applies f, runs the cases of its items, and reverts f. It returns an error
-// if an item stays green.
+// seed applies f, runs the cases of its items or its test, and reverts f. It returns an
+// error if an item or the test stays green.
 func seed(ctx context.Context, dir string, f *Fault) (seen result, err error) {
 	before, after, err := f.apply(dir)
 	if err != nil {
@@ -201,6 +220,12 @@ func seed(ctx context.Context, dir string, f *Fault) (seen result, err error) {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, os.WriteFile(file, []byte(before), 0o666)) }()
+	if f.Test != "" {
+		if seen, err = test(ctx, dir, f); err == nil && !seen.red {
+			err = errors.New("the test stays green")
+		}
+		return seen, err
+	}
 	if err := build(ctx, dir); err != nil {
 		return result{}, err
 	}
@@ -225,21 +250,42 @@ func build(ctx context.Context, dir string) error {
 	return err
 }
 
-// A result counts the red cases of some items.
+// A result counts the red cases of some items, or says whether a test is red.
 type result struct {
 	items  []int
 	count  map[int]tally
+	test   string
+	red    bool
 	output string
 }
 
 type tally struct{ red, all int }
 
 func (r result) String() string {
+	if r.test != "" {
+		return r.test
+	}
 	var out []string
 	for _, i := range r.items {
 		out = append(out, fmt.Sprintf("%s: %d of %d", interop.Items[i-1].Name(), r.count[i].red, r.count[i].all))
 	}
 	return strings.Join(out, ", ")
+}
+
+// test runs f's test. It returns an error if the test was not run, for example because the
+// package does not compile.
+func test(ctx context.Context, dir string, f *Fault) (result, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-trimpath", "-v", "-timeout=1m", "-run=^"+strings.ReplaceAll(f.Test, "/", "$/^")+"$", "./"+f.env())
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	r := result{test: f.Test, output: string(out)}
+	r.red = strings.Contains(r.output, "--- FAIL: "+f.Test+" ")
+	if r.red || strings.Contains(r.output, "--- PASS: "+f.Test+" ") {
+		err = nil
+	} else {
+		err = errors.Join(errors.New("it was not run"), err)
+	}
+	return r, err
 }
 
 // cases runs the cases of items on env. It returns an error if the run did not

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,8 +23,11 @@ func TestFaultsAreThere(t *testing.T) {
 		} else if before == after {
 			t.Errorf("%s: nothing changes", f.Name)
 		}
-		if len(f.Items) == 0 {
-			t.Errorf("%s: no item", f.Name)
+		if (len(f.Items) == 0) == (f.Test == "") {
+			t.Errorf("%s: it must have items or a test", f.Name)
+		}
+		if f.Test != "" && !isTest(t, &f) {
+			t.Errorf("%s: there is no test %s in %s", f.Name, f.Test, f.env())
 		}
 		for _, i := range f.Items {
 			if i < 1 || i > len(interop.Items) || interop.Items[i-1].Number != i {
@@ -31,6 +35,25 @@ func TestFaultsAreThere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// isTest reports whether f's test is in its package. It does not look for subtests.
+func isTest(t *testing.T, f *Fault) bool {
+	name, _, _ := strings.Cut(f.Test, "/")
+	files, err := filepath.Glob(filepath.Join("../..", filepath.FromSlash(f.env()), "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "\nfunc "+name+"(t *testing.T) {") {
+			return true
+		}
+	}
+	return false
 }
 
 func TestFaultThatIsNotThereOnce(t *testing.T) {
