@@ -98,6 +98,19 @@ void print_stub(pb::io::Printer& p, const pb::ServiceDescriptor* s) {
   p.Print("\n private:\n  ::nearcall::detail::caller* on_;\n};\n\n");
 }
 
+/// The methods' descriptions, for server::on.
+void print_methods(pb::io::Printer& p, const pb::ServiceDescriptor* s) {
+  p.Print(variables{{"service", text(s->name())}}, "/// The methods of $service$, for nearcall::server::on.\nstruct $service$ {\n");
+  for (int i = 0; i < s->method_count(); i++) {
+    auto* m = s->method(i);
+    variables v = of(m);
+    v["from"] = m->client_streaming() ? "true" : "false";
+    v["to"] = m->server_streaming() ? "true" : "false";
+    p.Print(v, "  static constexpr ::nearcall::method<$request$, $reply$, $from$, $to$> $name${\"$path$\"};\n");
+  }
+  p.Print("};\n\n");
+}
+
 void print_service(pb::io::Printer& p, const pb::ServiceDescriptor* s) {
   p.Print(variables{{"service", text(s->name())}},
           "/// The service of $service$. Override what is served; the other methods are Unimplemented.\n"
@@ -142,6 +155,7 @@ class generator final : public pb::compiler::CodeGenerator {
     for (int i = 0; i < f->service_count(); i++) {
       print_stub(p, f->service(i));
       print_service(p, f->service(i));
+      print_methods(p, f->service(i));
     }
     if (!space.empty()) p.Print(variables{{"space", space}}, "}  // namespace $space$\n");
     return true;

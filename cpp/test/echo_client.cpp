@@ -25,7 +25,12 @@ task<> use(driver& d, channel& ch) {
     auto big = co_await echo.Unary(q);
     std::printf("%s %zu\n", big.status().to_string().c_str(), big->data().size());
   }
-  (void)d;
+  q.set_data("a");
+  auto [x, y, z] = co_await all(echo.Unary(q), echo.Up().finish(), d.sleep_for(std::chrono::milliseconds(2)));
+  std::printf("all: %s %s\n", x.status().to_string().c_str(), y.status().to_string().c_str());
+  auto slow = echo.Slow(q);
+  auto first = co_await any(slow, echo.Unary(q), d.sleep_for(std::chrono::seconds(5)));
+  std::printf("any: %zu\n", first.index());
 }
 int main(int, char** argv) {
   driver d;

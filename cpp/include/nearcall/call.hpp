@@ -138,9 +138,8 @@ class inbox {
  public:
   /// The next message has arrived. It is decoded at once if it is waited for; otherwise its bytes are kept.
   void arrived(call& c, incoming& m);
-  /// Reads into `into` if a message is there. False: `wait` for it, unless the stream has ended.
+  /// Reads into `into` if a message is there. False: the next one that arrives while somebody waits is decoded there.
   bool take(call& c, void* into);
-  void wait(std::coroutine_handle<> h) { waiter_.wait(h); }
   /// After a wait: whether there is a message in `into`.
   bool got() { return std::exchange(got_, false); }
   bool wrong() const { return wrong_; }
@@ -268,9 +267,9 @@ class stream_base : public client_call {
 
  protected:
   bool read_ready(void* into);
-  void read_wait(std::coroutine_handle<> h) { inbox_.wait(h); }
   bool read_done();
-  void write_wait(std::coroutine_handle<> h) { writer_.wait(h); }
+  waiter& reads() { return inbox_.waiter(); }
+  waiter& writes() { return writer_; }
 
  private:
   void on_header(metadata&& m) final { header_ = std::move(m); }
@@ -299,9 +298,13 @@ class [[nodiscard]] unary_call final : detail::unary_base {
   }
   struct awaiter {
     unary_call* c;
+    detail::suspension suspended = {};
     bool await_ready() const { return c->over_; }
-    void await_suspend(std::coroutine_handle<> h) const { c->waiter_.wait(h); }
-    result<Reply> await_resume() const { return c->take(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(c->waiter_, h); }
+    result<Reply> await_resume() {
+      suspended.end();
+      return c->take();
+    }
   };
   /// The result. It can be taken once.
   awaiter operator co_await() { return {this}; }
@@ -323,18 +326,26 @@ namespace detail {
 template <class Stream, class Reply>
 struct read_awaiter {
   Stream* s;
+  suspension suspended = {};
   bool await_ready() const { return s->read_ready(decodable(s->reply_)); }
-  void await_suspend(std::coroutine_handle<> h) const { s->read_wait(h); }
-  Reply* await_resume() const { return s->read_done() ? &s->reply_ : nullptr; }
+  void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->reads(), h); }
+  Reply* await_resume() {
+    suspended.end();
+    return s->read_done() ? &s->reply_ : nullptr;
+  }
 };
 /// The writing half.
 template <class Stream>
 struct write_awaiter {
   Stream* s;
   bool left;
+  suspension suspended = {};
   bool await_ready() const { return left || s->over_; }
-  void await_suspend(std::coroutine_handle<> h) const { s->write_wait(h); }
-  bool await_resume() const { return !s->over_; }
+  void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->writes(), h); }
+  bool await_resume() {
+    suspended.end();
+    return !s->over_;
+  }
 };
 
 }  // namespace detail
@@ -394,9 +405,13 @@ class [[nodiscard]] client_stream final : detail::unary_base {
   detail::write_awaiter<client_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
   struct awaiter {
     client_stream* c;
+    detail::suspension suspended = {};
     bool await_ready() const { return c->over_; }
-    void await_suspend(std::coroutine_handle<> h) const { c->waiter_.wait(h); }
-    result<Reply> await_resume() const { return c->take(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(c->waiter_, h); }
+    result<Reply> await_resume() {
+      suspended.end();
+      return c->take();
+    }
   };
   /// Ends the stream of requests and waits for the reply.
   awaiter finish() {
@@ -407,7 +422,7 @@ class [[nodiscard]] client_stream final : detail::unary_base {
 
  private:
   friend struct detail::write_awaiter<client_stream>;
-  void write_wait(std::coroutine_handle<> h) { writer_.wait(h); }
+  detail::waiter& writes() { return writer_; }
   result<Reply> take() {
     result_.status_ = std::move(status_);
     result_.header_ = std::move(header_);

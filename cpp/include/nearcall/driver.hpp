@@ -112,7 +112,7 @@ inline driver::sleeper driver::sleep_for(std::chrono::nanoseconds d) { return {*
 /// Runs a driver until something that can be awaited is done, and returns its value.
 template <class A>
 auto sync_wait(driver& d, A&& awaitable) {
-  auto run = [](A& a) -> task<decltype(std::forward<A>(a).operator co_await().await_resume())> { co_return co_await std::forward<A>(a); };
+  auto run = [](auto& a) -> task<detail::awaited_raw<A>> { co_return co_await a; };
   return d.run(run(awaitable));
 }
 

@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -123,15 +124,15 @@ class server_call : public call {
 };
 
 /// What a method does with a new call.
-class method {
+class method_handler {
  public:
-  virtual ~method() = default;
+  virtual ~method_handler() = default;
   virtual std::unique_ptr<server_call> call() = 0;
 };
 
 class method_table {
  public:
-  virtual void add(std::string_view name, std::unique_ptr<method> m) = 0;
+  virtual void add(std::string_view name, std::unique_ptr<method_handler> m) = 0;
 
   template <class Request, class Reply, class F>
   void unary(std::string_view name, F f);
@@ -169,7 +170,7 @@ class request_stream_call : public server_call {
   void on_cancelled() override;
   bool read_ready(void* into);
   bool read_done();
-  void read_wait(std::coroutine_handle<> h) { inbox_.wait(h); }
+  waiter& reads() { return inbox_.waiter(); }
 
  private:
   inbox inbox_;
@@ -182,7 +183,6 @@ class reply_writer {
   explicit reply_writer(server_call& c) : call_(c) {}
   bool write(const message& m);  // true if all has left, or never will
   bool ended() const;
-  void wait(std::coroutine_handle<> h) { waiter_.wait(h); }
   detail::waiter& waiter() { return waiter_; }
 
  private:
@@ -201,9 +201,13 @@ class writer {
   struct awaiter {
     detail::reply_writer* w;
     bool left;
+    detail::suspension suspended = {};
     bool await_ready() const { return left; }
-    void await_suspend(std::coroutine_handle<> h) const { w->wait(h); }
-    bool await_resume() const { return !w->ended(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(w->waiter(), h); }
+    bool await_resume() {
+      suspended.end();
+      return !w->ended();
+    }
   };
   /// Sends a message. False: the call has ended, and the handler should return.
   awaiter write(const Reply& m) { return {&writer_, writer_.write(detail::encodable(m))}; }
@@ -218,9 +222,13 @@ class typed_request_stream : public request_stream_call {
  public:
   struct awaiter {
     typed_request_stream* s;
+    suspension suspended = {};
     bool await_ready() const { return s->read_ready(decodable(s->request_)); }
-    void await_suspend(std::coroutine_handle<> h) const { s->read_wait(h); }
-    Request* await_resume() const { return s->read_done() ? &s->request_ : nullptr; }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->reads(), h); }
+    Request* await_resume() {
+      suspended.end();
+      return s->read_done() ? &s->request_ : nullptr;
+    }
   };
   awaiter next() { return {this}; }
 
@@ -320,7 +328,7 @@ class bidi_handler final : public typed_request_stream<Request> {
 };
 
 template <class Handler, class F>
-class method_of final : public method {
+class method_of final : public method_handler {
  public:
   explicit method_of(F f) : f_(std::move(f)) {}
   std::unique_ptr<server_call> call() override { return std::make_unique<Handler>(f_); }
@@ -355,6 +363,49 @@ class service {
   virtual void add_to(detail::method_table& t) = 0;
 };
 
+/// A method, as generated code describes it: shop::Orders::Place for instance.
+template <class Request, class Reply, bool ClientStreams, bool ServerStreams>
+struct method {
+  using request_type = Request;
+  using reply_type = Reply;
+  static constexpr bool client_streams = ClientStreams, server_streams = ServerStreams;
+  std::string_view name;
+};
+
+namespace detail {
+
+/// Adds a function as the handler of a method. A unary one may return task<Reply>, and a stream of replies may be a generator.
+template <class M, class F>
+void add_handler(method_table& t, const M& m, F f) {
+  using request = typename M::request_type;
+  using reply = typename M::reply_type;
+  if constexpr (!M::client_streams && !M::server_streams) {
+    if constexpr (std::is_invocable_v<F&, context&, const request&>)
+      t.unary<request, reply>(m.name, [f](context& c, const request& q, reply& r) mutable -> task<status> {
+        r = co_await f(c, q);
+        co_return status();
+      });
+    else
+      t.unary<request, reply>(m.name, std::move(f));
+  } else if constexpr (!M::client_streams) {
+    if constexpr (std::is_invocable_v<F&, context&, const request&>)
+      t.server_streaming<request, reply>(m.name, [f](context& c, const request& q, writer<reply>& w) mutable -> task<status> {
+        auto values = f(c, q);
+        while (reply* r = co_await values.next())
+          if (!co_await w.write(*r)) break;
+        co_return status();
+      });
+    else
+      t.server_streaming<request, reply>(m.name, std::move(f));
+  } else if constexpr (!M::server_streams) {
+    t.client_streaming<request, reply>(m.name, std::move(f));
+  } else {
+    t.bidi<request, reply>(m.name, std::move(f));
+  }
+}
+
+}  // namespace detail
+
 /// What a program says about a server.
 struct server_options {
   /// How many calls each client may have open at a time; further calls wait at the client. 0 for no limit.
@@ -383,6 +434,13 @@ class server {
 
   /// Serves a service from now on. It must outlive the server.
   void add(service& s);
+  /// Serves one method, `s.on<&shop::Orders::Place>(f)`, in place of what served it before. f has the parameters of the service's
+  /// function. Without the last one it is a coroutine that returns the reply, task<Reply>, or yields the replies, generator<Reply>, and
+  /// throws nearcall::error to fail. It has to be copyable.
+  template <const auto* Method, class F>
+  void on(F f) {
+    detail::add_handler(methods(), *Method, std::move(f));
+  }
   /// Listens on a target: `unix:PATH`, `shm:PATH` or `tcp:HOST:PORT`. The status says why it cannot.
   status listen(std::string_view target, nearcall::credentials c = {});
   /// The port of the last TCP listener, for targets with port 0.
@@ -395,6 +453,7 @@ class server {
   void stop();
 
  private:
+  detail::method_table& methods();
   std::shared_ptr<detail::server_core> core_;
 };
 

@@ -1,9 +1,14 @@
 // Coroutines that are awaited, and the list of coroutines that are due.
 #pragma once
 
+#include <array>
 #include <coroutine>
 #include <exception>
+
+#include <cstddef>
 #include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -72,14 +77,43 @@ class ready_list {
   } head_;
 };
 
-/// A coroutine that waits. It is in the coroutine's frame, so a coroutine that was destroyed is never resumed.
+/// A place for one coroutine that waits.
 class waiter final : public due {
  public:
   void wait(std::coroutine_handle<> h) { coroutine_ = h; }
   bool waiting() const { return bool(coroutine_); }
+  /// The coroutine is destroyed: it is not resumed.
+  void abandon(std::coroutine_handle<> h) {
+    if (coroutine_ != h) return;
+    coroutine_ = nullptr;
+    unlink();
+  }
 
  private:
   void run() override { std::exchange(coroutine_, nullptr).resume(); }
+  std::coroutine_handle<> coroutine_;
+};
+
+/// What an awaiter holds while its coroutine waits. The awaiter is in the coroutine's frame, so a coroutine that is destroyed while it
+/// waits is not resumed.
+class suspension {
+ public:
+  suspension() = default;
+  suspension(const suspension&) = delete;
+  suspension& operator=(const suspension&) = delete;
+  ~suspension() {
+    if (waiter_) waiter_->abandon(coroutine_);
+  }
+  void begin(waiter& w, std::coroutine_handle<> h) {
+    waiter_ = &w;
+    coroutine_ = h;
+    w.wait(h);
+  }
+  /// The coroutine goes on. What it waited for may be gone after that.
+  void end() { waiter_ = nullptr; }
+
+ private:
+  waiter* waiter_ = nullptr;
   std::coroutine_handle<> coroutine_;
 };
 
@@ -207,5 +241,174 @@ task<T> detail::promise<T>::get_return_object() {
 inline task<void> detail::promise<void>::get_return_object() {
   return task<void>(std::coroutine_handle<promise<void>>::from_promise(*this));
 }
+
+namespace detail {
+
+/// What awaiting A gives; std::monostate for void.
+template <class A>
+decltype(auto) awaiter_of(A& a) {
+  if constexpr (requires { a.operator co_await(); }) return a.operator co_await();
+  else return (a);
+}
+template <class A>
+using awaited_raw = decltype(awaiter_of(std::declval<std::remove_reference_t<A>&>()).await_resume());
+template <class A>
+using awaited = std::conditional_t<std::is_void_v<awaited_raw<A>>, std::monostate, awaited_raw<A>>;
+
+/// Several things that are awaited at a time, and who waits for them.
+struct gathering {
+  std::size_t left;           // until the waiter goes on
+  std::size_t first = 0;      // which was done first
+  bool any_done = false;
+  std::coroutine_handle<> waiter = nullptr;
+  caught error;
+};
+
+/// Awaits one of them. It is destroyed with its owner, and then waits no more.
+class branch {
+ public:
+  struct promise_type {
+    gathering* of = nullptr;
+    std::size_t index = 0;
+    branch get_return_object() { return branch(std::coroutine_handle<promise_type>::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    struct last {
+      bool await_ready() noexcept { return false; }
+      std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> h) noexcept {
+        gathering& g = *h.promise().of;
+        if (!std::exchange(g.any_done, true)) g.first = h.promise().index;
+        if (g.left == 0 || --g.left > 0 || !g.waiter) return std::noop_coroutine();
+        return std::exchange(g.waiter, nullptr);
+      }
+      void await_resume() noexcept {}
+    };
+    last final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { of->error.current(); }
+  };
+  explicit branch(std::coroutine_handle<promise_type> h) : coroutine_(h) {}
+  branch(branch&& o) noexcept : coroutine_(std::exchange(o.coroutine_, nullptr)) {}
+  ~branch() {
+    if (coroutine_) coroutine_.destroy();
+  }
+  void start(gathering& g, std::size_t index) {
+    coroutine_.promise().of = &g;
+    coroutine_.promise().index = index;
+    coroutine_.resume();
+  }
+
+ private:
+  std::coroutine_handle<promise_type> coroutine_;
+};
+
+template <class A>
+branch await_into(A& awaitable, std::optional<awaited<A>>& to) {
+  if constexpr (std::is_void_v<awaited_raw<A>>) {
+    co_await awaitable;
+    to.emplace();
+  } else {
+    to.emplace(co_await awaitable);
+  }
+}
+
+/// Waits until `left` of a gathering is 0.
+struct gathered {
+  gathering* g;
+  bool await_ready() const { return g->left == 0; }
+  void await_suspend(std::coroutine_handle<> h) const { g->waiter = h; }
+  void await_resume() const {}
+};
+
+}  // namespace detail
+
+/// Awaits several things at a time: all of their values, in a tuple. std::monostate stands for void. Tasks begin now; calls have begun
+/// already. An exception of one of them is thrown when all are done.
+template <class... A>
+task<std::tuple<detail::awaited<A>...>> all(A&&... awaitables) {
+  std::tuple<std::optional<detail::awaited<A>>...> values;
+  detail::gathering g{sizeof...(A)};
+  {
+    auto branches = std::apply([&](auto&... v) { return std::array{detail::await_into(awaitables, v)...}; }, values);
+    for (std::size_t i = 0; i < branches.size(); i++) branches[i].start(g, i);
+    co_await detail::gathered{&g};
+  }
+  g.error.rethrow();
+  co_return std::apply([](auto&... v) { return std::tuple<detail::awaited<A>...>(std::move(*v)...); }, values);
+}
+
+/// Awaits several things until the first is done: its value, in a variant whose index() says which it was. The others are no longer
+/// awaited; a call among them goes on until it is destroyed.
+template <class... A>
+task<std::variant<detail::awaited<A>...>> any(A&&... awaitables) {
+  std::tuple<std::optional<detail::awaited<A>>...> values;
+  detail::gathering g{1};
+  {
+    auto branches = std::apply([&](auto&... v) { return std::array{detail::await_into(awaitables, v)...}; }, values);
+    for (std::size_t i = 0; i < branches.size() && g.left > 0; i++) branches[i].start(g, i);
+    co_await detail::gathered{&g};
+  }
+  g.error.rethrow();
+  co_return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    std::optional<std::variant<detail::awaited<A>...>> found;
+    ((I == g.first ? void(found.emplace(std::in_place_index<I>, std::move(*std::get<I>(values)))) : void()), ...);
+    return std::move(*found);
+  }(std::index_sequence_for<A...>());
+}
+
+/// A coroutine that yields values: a handler of a stream of replies may be one. It runs when a value is wanted, and may await in between.
+template <class T>
+class [[nodiscard]] generator {
+ public:
+  struct promise_type;
+  using handle = std::coroutine_handle<promise_type>;
+  struct promise_type {
+    T* value = nullptr;
+    std::coroutine_handle<> consumer = std::noop_coroutine();
+    detail::caught error;
+    struct hand_over {
+      bool await_ready() noexcept { return false; }
+      std::coroutine_handle<> await_suspend(handle h) noexcept { return std::exchange(h.promise().consumer, std::noop_coroutine()); }
+      void await_resume() noexcept {}
+    };
+    generator get_return_object() { return generator(handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    hand_over final_suspend() noexcept {
+      value = nullptr;
+      return {};
+    }
+    hand_over yield_value(T& v) noexcept {
+      value = &v;
+      return {};
+    }
+    hand_over yield_value(T&& v) noexcept {
+      value = &v;
+      return {};
+    }
+    void return_void() {}
+    void unhandled_exception() { error.current(); }
+  };
+  generator(generator&& o) noexcept : coroutine_(std::exchange(o.coroutine_, nullptr)) {}
+  ~generator() {
+    if (coroutine_) coroutine_.destroy();
+  }
+  struct awaiter {
+    generator* g;
+    bool await_ready() const { return g->coroutine_.done(); }
+    handle await_suspend(std::coroutine_handle<> h) const {
+      g->coroutine_.promise().consumer = h;
+      return g->coroutine_;
+    }
+    /// The next value, until the generator is awaited again; null at the end.
+    T* await_resume() const {
+      g->coroutine_.promise().error.rethrow();
+      return std::exchange(g->coroutine_.promise().value, nullptr);
+    }
+  };
+  awaiter next() { return {this}; }
+
+ private:
+  explicit generator(handle h) : coroutine_(h) {}
+  handle coroutine_;
+};
 
 }  // namespace nearcall

@@ -186,6 +186,8 @@ server::server(driver& d, server_options o) : core_(std::make_shared<server_core
 
 server::~server() { stop(); }
 
+detail::method_table& server::methods() { return *core_->table; }
+
 void server::add(service& s) { core_->table->add(s); }
 
 status server::listen(std::string_view text, nearcall::credentials c) {

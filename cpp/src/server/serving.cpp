@@ -4,9 +4,9 @@ namespace nearcall::detail {
 
 // ---- services
 
-void services::add(std::string_view name, std::unique_ptr<method> m) { methods_[std::string(name)] = std::move(m); }
+void services::add(std::string_view name, std::unique_ptr<method_handler> m) { methods_[std::string(name)] = std::move(m); }
 
-method* services::find(std::string_view name, std::string_view& kept) const {
+method_handler* services::find(std::string_view name, std::string_view& kept) const {
   auto found = methods_.find(name);
   if (found == methods_.end()) return nullptr;
   kept = found->first;
@@ -35,7 +35,7 @@ serving::serving(session& s, std::shared_ptr<const services> table, std::uint64_
 
 call* serving::accept(wire::head_block& head, status& refusal) {
   std::string_view name;
-  method* m = services_->find(head.method, name);
+  method_handler* m = services_->find(head.method, name);
   if (!m) {
     refusal = services_->unknown(head.method);
     return nullptr;

@@ -17,15 +17,15 @@ namespace nearcall::detail {
 class services final : public method_table {
  public:
   void add(service& s) { s.add_to(*this); }
-  void add(std::string_view name, std::unique_ptr<method> m) override;
+  void add(std::string_view name, std::unique_ptr<method_handler> m) override;
   bool empty() const { return methods_.empty(); }
   /// The method of a name, and the name in memory that lives as long as this.
-  method* find(std::string_view name, std::string_view& kept) const;
+  method_handler* find(std::string_view name, std::string_view& kept) const;
   /// gRPC's status for a method that is not served.
   status unknown(std::string_view name) const;
 
  private:
-  std::unordered_map<std::string, std::unique_ptr<method>, wire::string_hash, std::equal_to<>> methods_;
+  std::unordered_map<std::string, std::unique_ptr<method_handler>, wire::string_hash, std::equal_to<>> methods_;
 };
 
 /// A connection whose other side makes calls. Handlers keep it, as they may run on when the connection has ended; then it has no session.
