@@ -23,20 +23,33 @@ class MessageLite;
 
 namespace nearcall {
 
+class client_interceptor;
 class context;
 
 namespace wire {
 struct profile;
 }
 
-/// What a caller says about one call.
+/// A stop token by reference. It is copied when the call is made.
+class stop_view {
+ public:
+  stop_view() = default;
+  stop_view(const std::stop_token& t) : token_(&t) {}
+  explicit operator bool() const { return token_ && token_->stop_possible(); }
+  const std::stop_token& operator*() const { return *token_; }
+
+ private:
+  const std::stop_token* token_ = nullptr;
+};
+
+/// What a caller says about one call. It refers to what it is given: write it where the call is made.
 struct call_options {
   /// How long the call may take; 0 for no limit. A call that takes longer fails with DeadlineExceeded.
   std::chrono::microseconds timeout{0};
   /// Metadata to send.
-  metadata md = {};
+  metadata_view md = {};
   /// Cancels the call when a stop is requested, from any thread.
-  std::stop_token stop = {};
+  stop_view stop = {};
   /// Waits for a connection instead of failing with Unavailable while the server cannot be reached.
   bool wait_for_ready = false;
   /// The largest reply that is accepted, in bytes; 0 for the channel's limit.
@@ -124,7 +137,7 @@ class call : protected timer {
 
  private:
   std::uint64_t number_ = 0;
-  std::size_t max_receive_ = 0;
+  std::size_t largest_ = 0;  // message that is accepted
   std::int64_t send_credit_ = 0, receive_credit_ = 0, owed_ = 0;
   std::uint64_t piece_size_ = 0;      // of the message that comes in pieces
   std::unique_ptr<outbox> outbox_;    // what waits for credit
@@ -165,6 +178,8 @@ class caller {
 
  private:
   friend class client_call;
+  /// A call begins: what the caller says about calls of its method.
+  virtual void prepare(client_call&) {}
   /// Opens the call on a connection, now or later.
   virtual void make(client_call& c) = 0;
   /// The call, which waits for a connection, does so no longer.
@@ -182,7 +197,7 @@ class client_call : public call {
  protected:
   friend class call_queue;
   friend class channel_core;
-  friend class session_caller;
+  friend class nearcall::client_interceptor;
 
   /// Begins the call with its only message, or with none for now.
   void begin(const message* request);
@@ -215,6 +230,18 @@ class client_call : public call {
   void expired() override;
   void on_end(status&& s, metadata&& trailer, bool unprocessed) final;
   void end(status&& s, metadata&& trailer);
+  void over(status&& s, metadata&& trailer);
+  void make();
+  /// What only some calls need: retries and interceptors.
+  struct extra;
+  struct extra_deleter {
+    void operator()(extra*) const;
+  };
+  extra& more();
+  bool retries(const status& s, const metadata& trailer);
+  task<status> intercept(std::size_t i);
+  task<status> run();
+  task<> run_interceptors();
   /// For whoever has found a connection.
   void start(session& s, const wire::profile& p, std::size_t max_receive);
   /// The size of the head that start would send.
@@ -224,7 +251,9 @@ class client_call : public call {
 
   caller& on_;
   std::string_view method_;
-  call_options options_;
+  metadata md_;
+  bool wait_for_ready_ = false;
+  std::size_t max_receive_ = 0;  // 0 for the channel's
   std::optional<clock::time_point> deadline_;
   const message* request_ = nullptr;  // while the call begins
   std::string kept_;                  // the messages so far, each with its length, to send them again
@@ -234,6 +263,7 @@ class client_call : public call {
   bool queued_ = false;
   int attempts_ = 0;
   std::optional<stopper> stop_;
+  std::unique_ptr<extra, extra_deleter> extra_;
 };
 
 /// A call with one reply.

@@ -15,6 +15,7 @@
 namespace nearcall {
 
 class service;
+class client_interceptor;
 
 namespace detail {
 class security;
@@ -42,6 +43,11 @@ struct channel_options {
   bool shared_memory = true;
   /// Over TCP: TLS.
   nearcall::credentials credentials = {};
+  /// gRPC's service config, in JSON: methodConfig with timeout, waitForReady, maxResponseMessageBytes and retryPolicy, and
+  /// retryThrottling. Calls fail with Unavailable if it is not valid.
+  std::string service_config = {};
+  /// Run around every call, the first outermost. They must outlive the channel.
+  std::vector<client_interceptor*> interceptors = {};
   /// Services that the server may call over the connection. They must outlive the channel.
   std::vector<service*> services = {};
 };
@@ -66,6 +72,7 @@ class channel : public detail::caller {
   std::string_view network() const;
 
  private:
+  void prepare(detail::client_call& c) override;
   void make(detail::client_call& c) override;
   void forget(detail::client_call& c) override;
   detail::loop& loop() override;

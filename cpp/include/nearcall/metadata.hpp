@@ -40,4 +40,37 @@ class metadata {
   std::vector<entry> entries_;
 };
 
+/// Metadata that a call is made with, by reference: `{{"key", value}}` with up to six entries, or a nearcall::metadata. What it refers to
+/// must live until the call was made, as a temporary of the same expression does.
+///
+/// It has no destructor, and neither has what holds it: g++ 12 destroys aggregates twice that are temporaries of an expression with
+/// co_await, and cannot have an initializer list there.
+class metadata_view {
+ public:
+  struct entry {
+    std::string_view key, value;
+  };
+  metadata_view() {}
+  metadata_view(const metadata& m) : all_(&m) {}
+  metadata_view(entry a) : metadata_view(1, a) {}
+  metadata_view(entry a, entry b) : metadata_view(2, a, b) {}
+  metadata_view(entry a, entry b, entry c) : metadata_view(3, a, b, c) {}
+  metadata_view(entry a, entry b, entry c, entry d) : metadata_view(4, a, b, c, d) {}
+  metadata_view(entry a, entry b, entry c, entry d, entry e) : metadata_view(5, a, b, c, d, e) {}
+  metadata_view(entry a, entry b, entry c, entry d, entry e, entry f) : metadata_view(6, a, b, c, d, e, f) {}
+  metadata copy() const {
+    if (all_) return *all_;
+    metadata m;
+    for (std::size_t i = 0; i < count_; i++) m.add(std::string(few_[i].key), std::string(few_[i].value));
+    return m;
+  }
+
+ private:
+  template <class... E>
+  metadata_view(std::size_t n, E... e) : count_(n), few_{e...} {}
+  const metadata* all_ = nullptr;
+  std::size_t count_ = 0;
+  entry few_[6];
+};
+
 }  // namespace nearcall

@@ -16,6 +16,7 @@
 #include <nearcall/call.hpp>
 #include <nearcall/channel.hpp>
 #include <nearcall/driver.hpp>
+#include <nearcall/interceptor.hpp>
 #include <nearcall/metadata.hpp>
 #include <nearcall/status.hpp>
 #include <nearcall/task.hpp>
@@ -91,6 +92,7 @@ class server_call : public call {
   bool cancelled() const { return cancelled_; }
 
   friend class reply_writer;
+  friend class nearcall::server_interceptor;
 
  private:
   struct starter final : due {
@@ -100,9 +102,8 @@ class server_call : public call {
     bool pending() const { return listed(); }
     void drop() { unlink(); }
   };
-  struct runner;
   void start();
-  runner finish_later();
+  task<status> intercept(std::size_t i);
   void on_header(metadata&&) final {}
   void on_deadline() final { cancel(); }
   void on_end(status&&, metadata&&, bool) final;
@@ -412,6 +413,8 @@ struct server_options {
   std::size_t max_calls = 1000;
   /// The largest request that is accepted, in bytes.
   std::size_t max_receive = 4 << 20;
+  /// Run around every handler, the first outermost. They must outlive the server.
+  std::vector<server_interceptor*> interceptors = {};
   /// Connections go to the one of these with the fewest; by default all stay on the server's driver. Each runs on a thread of its own.
   std::vector<driver*> drivers = {};
   /// Accepts offers of shared memory over unix sockets.

@@ -4,6 +4,10 @@
 
 #include <deque>
 
+#include <nearcall/interceptor.hpp>
+
+#include "channel/service_config.hpp"
+#include "channel/extra.hpp"
 #include "mux/session.hpp"
 
 namespace nearcall::detail {
@@ -32,7 +36,8 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 
 }  // namespace
 
-client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), options_(o) {
+client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), max_receive_(o.max_receive) {
+  if (o.stop) stop_.emplace(*o.stop, on.loop(), *this);
   auto now = clock::time_point{};
   if (o.timeout.count() > 0) deadline_ = (now = clock::now()) + o.timeout;
   if (!o.parent) return;
@@ -48,12 +53,22 @@ client_call::~client_call() {
 
 void client_call::begin(const message* request) {
   on_.loop().assert_here();
-  if (options_.stop.stop_possible()) stop_.emplace(options_.stop, on_.loop(), *this);
-  request_ = request;
   sent_all_ = request;
-  on_.make(*this);
+  on_.prepare(*this);
+  if (extra_ && extra_->interceptors) {
+    if (request) keep(*request);
+    if (deadline_) on_.loop().set(*this, *deadline_);
+    return on_.loop().ready().push(extra_->starter);
+  }
+  request_ = request;
+  make();
   if (request_ && !over_ && !open()) keep(*request_);
   request_ = nullptr;
+}
+
+/// Makes the call, also for another time.
+void client_call::make() {
+  on_.make(*this);
   if (!open() && !over_ && deadline_) on_.loop().set(*this, *deadline_);
 }
 
@@ -68,7 +83,7 @@ bool client_call::keep(const message& m) {
   return true;
 }
 
-std::uint64_t client_call::head_size(const wire::profile& p) const { return wire::head_size(method_, p, options_.md); }
+std::uint64_t client_call::head_size(const wire::profile& p) const { return wire::head_size(method_, p, md_); }
 
 bool client_call::keeps_a_copy() const {
   return keeps_ && kept_.size() <= most_kept && (!request_ || request_->codec->size(request_->object) <= most_kept);
@@ -76,7 +91,7 @@ bool client_call::keeps_a_copy() const {
 
 void client_call::start(session& s, const wire::profile& p, std::size_t max_receive) {
   attempts_++;
-  call_head h{method_, &p, &options_.md, deadline_, options_.max_receive ? options_.max_receive : max_receive};
+  call_head h{method_, &p, &md_, deadline_, max_receive_ ? max_receive_ : max_receive};
   if (request_) {
     std::size_t n = request_->codec->size(request_->object);
     if (n > most_kept) {
@@ -144,22 +159,114 @@ void client_call::expired() {
 
 void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
   if (unprocessed && keeps_ && attempts_ < most_attempts) {
-    on_.make(*this);
-    if (!open() && !over_ && deadline_) on_.loop().set(*this, *deadline_);
-    return;
+    return make();
   }
+  if (extra_ && extra_->policy && retries(s, trailer)) return;
   end(std::move(s), std::move(trailer));
 }
 
+/// The call has ended, as far as connections go.
 void client_call::end(status&& s, metadata&& trailer) {
   if (over_) return;
-  over_ = true;
   on_.forget(*this);
   if (armed()) on_.loop().cancel(*this);
+  if (!extra_ || !extra_->interceptors) return over(std::move(s), std::move(trailer));
+  on_.loop().cancel(extra_->pause);
+  if (std::exchange(extra_->ended, true)) return;
+  if (!extra_->made) {  // the interceptors have not called it yet
+    extra_->starter.drop();
+    extra_->chain.reset();
+    return over(std::move(s), std::move(trailer));
+  }
+  extra_->status = std::move(s);
+  extra_->trailer = std::move(trailer);
+  wake(extra_->end);
+}
+
+void client_call::over(status&& s, metadata&& trailer) {
+  if (std::exchange(over_, true)) return;
+  if (extra_) on_.loop().cancel(extra_->pause);
   on_over(std::move(s), std::move(trailer));
 }
 
+// ---- retries (gRFC A6)
+
+client_call::extra& client_call::more() {
+  if (!extra_) extra_.reset(new extra(*this, on_.loop()));
+  return *extra_;
+}
+void client_call::extra_deleter::operator()(extra* e) const { delete e; }
+
+/// Whether the call is made again after a while.
+bool client_call::retries(const status& s, const metadata& trailer) {
+  extra& e = *extra_;
+  if (s.ok()) {
+    e.config->succeeded();
+    return false;
+  }
+  bool forbidden, retryable = e.policy->codes.contains(std::int32_t(s.code()));
+  auto asked = pushback(trailer, forbidden);
+  if (retryable || forbidden) e.config->failed();
+  if (!retryable || forbidden || header_seen_ || message_seen_ || !keeps_ || e.retries + 1 >= e.policy->max_attempts || !e.config->may_retry()) return false;
+  std::chrono::nanoseconds wait;
+  if (asked) {
+    wait = *asked;
+    e.since_pushback = 0;
+  } else {
+    wait = e.policy->backoff(++e.since_pushback);
+  }
+  auto at = clock::now() + wait;
+  if (deadline_ && at >= *deadline_) return false;
+  if (e.retries++ == 0) e.md = md_;
+  md_ = e.md;
+  md_.add("grpc-previous-rpc-attempts", std::to_string(e.retries));
+  attempts_ = 0;
+  on_.loop().set(e.pause, at);
+  if (deadline_) on_.loop().set(*this, *deadline_);
+  return true;
+}
+
 void client_call::wake(waiter& w) { on_.loop().wake(w); }
+
+// ---- interceptors
+
+void client_call::extra::starter::run() {
+  extra& e = *c.extra_;
+  e.chain.emplace(c.run_interceptors());
+  e.chain->start();
+}
+
+task<> client_call::run_interceptors() {
+#if defined(__cpp_exceptions)
+  status s;
+  try {
+    s = co_await intercept(0);
+  } catch (const error& e) {
+    s = e.status();
+  } catch (const std::exception& e) {
+    s = {code::unknown, e.what()};
+  }
+#else
+  status s = co_await intercept(0);
+#endif
+  if (open()) session_->reset(*this, wire::RESET_CANCELLED);  // an interceptor did not wait for the end
+  on_.forget(*this);
+  if (armed()) on_.loop().cancel(*this);
+  over(std::move(s), metadata(extra_->trailer));
+}
+
+task<status> client_call::intercept(std::size_t i) {
+  auto& list = *extra_->interceptors;
+  if (i < list.size()) return list[i]->intercept(extra_->outgoing, client_interceptor::next_call(*this, i + 1));
+  return run();
+}
+
+task<status> client_call::run() {
+  extra_->made = true;
+  make();
+  if (!extra_->ended) co_await end_of{extra_->end};
+  co_return extra_->status;
+}
 
 // ---- stop tokens
 
@@ -273,3 +380,12 @@ bool inbox::take(call& c, void* into) {
 }
 
 }  // namespace nearcall::detail
+
+namespace nearcall {
+
+task<status> client_interceptor::next_call::operator()() const { return call_->intercept(index_); }
+std::string_view client_interceptor::outgoing::method() const { return call_->method_; }
+metadata& client_interceptor::outgoing::md() { return call_->md_; }
+const metadata& client_interceptor::outgoing::trailer() const { return call_->extra_->trailer; }
+
+}  // namespace nearcall

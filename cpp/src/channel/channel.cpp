@@ -1,5 +1,7 @@
 #include "channel/channel.hpp"
 
+#include "channel/extra.hpp"
+
 #include <algorithm>
 #include <random>
 
@@ -24,12 +26,31 @@ channel_core::channel_core(driver& d, std::string_view t, channel_options o) : l
   profile_.authority = options_.authority.empty() ? target_.authority() : options_.authority;
   profile_.agent = options_.user_agent.empty() ? std::string(agent) : options_.user_agent + " " + std::string(agent);
   for (service* s : options_.services) services_->add(*s);
+  if (options_.service_config.empty()) return;
+  std::string wrong;
+  config_ = service_config::parse(options_.service_config, wrong);
+  if (!config_ && target_.error.empty()) target_.error = wrong;
 }
 
 channel_core::~channel_core() {
   close();
   loop_.cancel(backoff_);
   loop_.cancel(hold_);
+}
+
+void channel_core::prepare(client_call& c) {
+  if (!options_.interceptors.empty()) c.more().interceptors = &options_.interceptors;
+  const method_config* m = config_ ? config_->find(c.method_) : nullptr;
+  if (!m) return;
+  if (m->timeout) {
+    auto d = clock::now() + *m->timeout;
+    if (!c.deadline_ || d < *c.deadline_) c.deadline_ = d;
+  }
+  if (m->wait_for_ready && *m->wait_for_ready) c.wait_for_ready_ = true;
+  if (m->max_receive && (!c.max_receive_ || *m->max_receive < c.max_receive_)) c.max_receive_ = *m->max_receive;
+  if (!m->retry) return;
+  c.more().policy = &*m->retry;
+  c.more().config = config_.get();
 }
 
 void channel_core::make(client_call& c) {
@@ -40,7 +61,7 @@ void channel_core::make(client_call& c) {
     return c.start(*session_, profile_, options_.max_receive);
   if (session_ && session_->hello_seen() && !session_->peer_takes_calls())
     return c.end({code::unimplemented, "the other side of the connection takes no calls"}, {});
-  if (state_ == state::failed && !c.options_.wait_for_ready) return c.end({code::unavailable, why_}, {});
+  if (state_ == state::failed && !c.wait_for_ready_) return c.end({code::unavailable, why_}, {});
   queue_.push(c);
   if (state_ == state::idle) connect();
 }
@@ -76,7 +97,7 @@ void channel_core::failed(const std::string& why) {
   call_queue waits;
   while (client_call* c = queue_.first()) {
     queue_.remove(*c);
-    if (c->options_.wait_for_ready) waits.push(*c);
+    if (c->wait_for_ready_) waits.push(*c);
     else c->end({code::unavailable, why}, {});
   }
   while (client_call* c = waits.first()) {
@@ -164,6 +185,7 @@ void channel_core::close() {
 namespace nearcall {
 
 channel::channel(driver& d, std::string_view target, channel_options o) : core_(new detail::channel_core(d, target, std::move(o))) {}
+void channel::prepare(detail::client_call& c) { core_->prepare(c); }
 channel::~channel() = default;
 void channel::close() { core_->close(); }
 std::string_view channel::network() const { return core_->network(); }

@@ -8,6 +8,7 @@
 #include <nearcall/channel.hpp>
 
 #include "channel/queue.hpp"
+#include "channel/service_config.hpp"
 #include "mux/session.hpp"
 #include "server/serving.hpp"
 #include "sock/address.hpp"
@@ -20,6 +21,7 @@ class channel_core final : public session_owner {
   channel_core(driver& d, std::string_view target, channel_options o);
   ~channel_core();
 
+  void prepare(client_call& c);
   void make(client_call& c);
   void forget(client_call& c) { queue_.remove(c); }
   void close();
@@ -68,6 +70,7 @@ class channel_core final : public session_owner {
   int failures_ = 0;
   std::shared_ptr<services> services_ = std::make_shared<services>();
   std::shared_ptr<serving> serving_;
+  std::unique_ptr<service_config> config_;
 };
 
 }  // namespace nearcall::detail

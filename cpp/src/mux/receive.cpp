@@ -215,7 +215,7 @@ void session::on_head(std::uint64_t number, reader& r, bool pieces) {
   c->session_ = this;
   c->number_ = number;
   c->ours_ = false;
-  c->max_receive_ = options_.max_receive;
+  c->largest_ = options_.max_receive;
   c->send_credit_ = std::int64_t(peer_.stream);
   c->receive_credit_ = std::int64_t(options_.stream_window);
   calls_.insert(number, c);
@@ -338,9 +338,9 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
   if (flags & COMPRESSED)
     return cannot_receive(c, {code::internal, "grpc: compressed flag set with identity or empty encoding"});
   std::uint64_t whole = flags & (PLACE | MORE) ? size : bytes.size();
-  if ((flags & MESSAGE) && whole > c.max_receive_)
+  if ((flags & MESSAGE) && whole > c.largest_)
     return cannot_receive(c, {code::resource_exhausted, "grpc: received message larger than max (" + std::to_string(whole) + " vs. " +
-                                                            std::to_string(c.max_receive_) + ")"});
+                                                            std::to_string(c.largest_) + ")"});
   if (flags & PLACE) {
     placed_message m(*transport_, size, place);
     return c.on_message(m);

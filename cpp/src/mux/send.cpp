@@ -45,7 +45,7 @@ bool session::small_fits(const call& c, std::size_t n) const {
 void session::open(call& c, const call_head& h, const message* first, bool half_close) {
   c.session_ = this;
   c.number_ = next_;
-  c.max_receive_ = h.max_receive;
+  c.largest_ = h.max_receive;
   c.ours_ = true;
   c.half_closed_ = c.header_seen_ = c.message_seen_ = c.in_pieces_ = c.finishing_ = false;
   c.owed_ = 0;

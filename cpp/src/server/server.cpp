@@ -100,6 +100,7 @@ void connection::on_closed(detail::session&) {
 class server_core final : public std::enable_shared_from_this<server_core> {
  public:
   server_core(driver& d, server_options o) : loop(d.internal()), options(std::move(o)), table(std::make_shared<services>()) {
+    table->interceptors = options.interceptors;
     if (options.drivers.empty()) homes.push_back(std::make_shared<home>(loop, table, options));
     for (driver* other : options.drivers) homes.push_back(std::make_shared<home>(other->internal(), table, options));
   }

@@ -1,5 +1,7 @@
 #include "server/serving.hpp"
 
+#include "mux/outcome.hpp"
+
 namespace nearcall::detail {
 
 // ---- services
@@ -108,67 +110,20 @@ void server_call::ready() {
 
 void server_call::wake(waiter& w) { serving_->loop().wake(w); }
 
-/// Awaits a handler that was suspended, and is destroyed at its end.
-struct server_call::runner {
-  struct promise_type {
-    runner get_return_object() { return {}; }
-    std::suspend_never initial_suspend() noexcept { return {}; }
-    std::suspend_never final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { std::terminate(); }
-  };
-};
-
-namespace {
-
-/// A task that has begun already.
-struct begun {
-  task<status>* t;
-  bool await_ready() const { return t->done(); }
-  void await_suspend(std::coroutine_handle<> h) const { t->continue_with(h); }
-  void await_resume() const {}
-};
-
-/// What a handler returned, or the status of what it threw.
-status outcome(task<status>& t) {
-#if defined(__cpp_exceptions)
-  try {
-    return t.take();
-  } catch (const error& e) {
-    return e.status();
-  } catch (const std::exception& e) {
-    return {code::unknown, e.what()};
-  } catch (...) {
-    return {code::unknown, "the handler threw something that is no std::exception"};
-  }
-#else
-  return t.take();
-#endif
-}
-
-}  // namespace
-
 void server_call::start() {
-#if defined(__cpp_exceptions)
-  // A handler that is no coroutine throws from here.
-  try {
-    task_ = handle();
-  } catch (const error& e) {
-    task_ = e.status();
-  } catch (const std::exception& e) {
-    task_ = status(code::unknown, e.what());
-  }
-#else
-  task_ = handle();
-#endif
+  task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
   task_.start();
   if (task_.done()) return handled(outcome(task_));
-  finish_later();
+  [](server_call& c) -> detached {  // the call lives until its handler has returned
+    co_await begun{&c.task_};
+    c.handled(outcome(c.task_));
+  }(*this);
 }
 
-server_call::runner server_call::finish_later() {
-  co_await begun{&task_};
-  handled(outcome(task_));
+task<status> server_call::intercept(std::size_t i) {
+  auto& list = serving_->interceptors();
+  if (i < list.size()) return list[i]->intercept(context_, server_interceptor::next_handler(*this, i + 1));
+  return handle();
 }
 
 void server_call::handled(status s) {
@@ -246,6 +201,8 @@ bool reply_writer::ended() const { return !call_.open(); }
 }  // namespace nearcall::detail
 
 namespace nearcall {
+
+task<status> server_interceptor::next_handler::operator()() const { return call_->intercept(index_); }
 
 std::string_view context::method() const { return call_.method_; }
 const metadata& context::client_metadata() const { return call_.client_metadata_; }

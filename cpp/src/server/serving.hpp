@@ -18,6 +18,7 @@ class services final : public method_table {
  public:
   void add(service& s) { s.add_to(*this); }
   void add(std::string_view name, std::unique_ptr<method_handler> m) override;
+  std::vector<server_interceptor*> interceptors;
   bool empty() const { return methods_.empty(); }
   /// The method of a name, and the name in memory that lives as long as this.
   method_handler* find(std::string_view name, std::string_view& kept) const;
@@ -40,6 +41,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
 
   detail::loop& loop() override { return loop_; }
   const peer_identity& peer() const { return peer_; }
+  const std::vector<server_interceptor*>& interceptors() const { return services_->interceptors; }
   std::size_t running() const { return running_; }
 
  private:

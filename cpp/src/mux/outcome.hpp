@@ -1,0 +1,53 @@
+// The status that a coroutine of the user's ends with, whether it returns or throws.
+#pragma once
+
+#include <coroutine>
+#include <exception>
+
+#include <nearcall/status.hpp>
+#include <nearcall/task.hpp>
+
+namespace nearcall::detail {
+
+/// What f returns, or the status of what it throws.
+template <class F>
+auto without_exceptions(F f) -> decltype(f()) {
+#if defined(__cpp_exceptions)
+  try {
+    return f();
+  } catch (const error& e) {
+    return e.status();
+  } catch (const std::exception& e) {
+    return status(code::unknown, e.what());
+  } catch (...) {
+    return status(code::unknown, "something was thrown that is no std::exception");
+  }
+#else
+  return f();
+#endif
+}
+
+inline status outcome(task<status>& t) {
+  return without_exceptions([&] { return t.take(); });
+}
+
+/// A coroutine that belongs to nobody and is destroyed at its end.
+struct detached {
+  struct promise_type {
+    detached get_return_object() { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+};
+
+/// The end of a task that has begun.
+struct begun {
+  task<status>* t;
+  bool await_ready() const { return t->done(); }
+  void await_suspend(std::coroutine_handle<> h) const { t->continue_with(h); }
+  void await_resume() const {}
+};
+
+}  // namespace nearcall::detail
