@@ -326,6 +326,27 @@ windows-tools:
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(WINE_PACKAGES); \
 	else echo 'make windows needs Wine and mingw: as root, apt-get install $(WINE_PACKAGES)'; exit 1; fi
 
+# CPP_SANITIZE='address,undefined' or 'thread' builds the library and its tests with these sanitizers.
+CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev
+CPP_SANITIZE ?=
+CPP_BUILD    ?= $(CURDIR)/bin/cpp$(if $(CPP_SANITIZE),-$(firstword $(subst $(comma), ,$(CPP_SANITIZE))))
+comma        := ,
+.PHONY: cpp cpp-build cpp-tools
+cpp: cpp-build ## the C++ library and its tests, against each other and against Go
+	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 -j 2
+
+cpp-build: cpp-tools
+	cmake -S cpp -B '$(CPP_BUILD)' -G Ninja -DNEARCALL_SANITIZE='$(CPP_SANITIZE)' >'$(CURDIR)/bin/cpp.log' || { cat '$(CURDIR)/bin/cpp.log'; exit 1; }
+	cmake --build '$(CPP_BUILD)' --  --quiet
+
+# Installs what the C++ library needs from Debian if it is missing.
+cpp-tools:
+	@mkdir -p bin; missing=; for p in $(CPP_PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if test -z "$$missing"; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; \
+	else echo "make cpp needs these packages of Debian: as root, apt-get install$$missing"; exit 1; fi
+
 tour: ## what calls cost on each path, measured in about 15 seconds
 	$(GO) -C cmd/nearcall run . tour
 

@@ -37,6 +37,22 @@ class timer {
   clock::time_point at_{};
 };
 
+/// Something that a loop destroys at its end if it is still there: a handler that waits for what will never come.
+class resident {
+ public:
+  resident() = default;
+  resident(const resident&) = delete;
+  resident& operator=(const resident&) = delete;
+
+ protected:
+  ~resident() = default;
+
+ private:
+  friend class loop;
+  virtual void destroy() = 0;
+  resident *previous_ = nullptr, *next_ = nullptr;
+};
+
 }  // namespace detail
 
 /// What a driver does before it sleeps.

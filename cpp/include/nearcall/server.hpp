@@ -70,7 +70,7 @@ namespace detail {
 class serving;
 
 /// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
-class server_call : public call {
+class server_call : public call, resident {
  public:
   server_call() = default;
   nearcall::context& context() { return context_; }
@@ -110,6 +110,7 @@ class server_call : public call {
   void cancel();
   void handled(status s);
   void release();
+  void destroy() final;
 
   nearcall::context context_{*this};
   std::shared_ptr<serving> serving_;  // the connection
@@ -121,6 +122,7 @@ class server_call : public call {
   server_call *before_ = nullptr, *after_ = nullptr;  // in the list of calls whose handlers may not run yet
   bool queued_ = false, started_ = false, cancelled_ = false, header_sent_ = false;
   task<status> task_{status{}};
+  std::coroutine_handle<> awaits_task_;  // while the handler is suspended
   int references_ = 2;  // of the session and of the handler
 };
 

@@ -64,6 +64,7 @@ loop::~loop() {
     std::lock_guard lock(handle_->mutex_);
     handle_->loop_ = nullptr;
   }
+  while (residents_) residents_->destroy();
   discarded_.clear();
   adopted_.clear();
   if (timer_fd_ >= 0) ::close(timer_fd_);
@@ -119,6 +120,16 @@ void loop::forget(loop_member& m) {
     for (auto*& entry : *list)
       if (entry == &m) entry = nullptr;
   m.dirty_ = m.awake_ = false;
+}
+
+void loop::enter(resident& r) {
+  r.next_ = residents_;
+  if (residents_) residents_->previous_ = &r;
+  residents_ = &r;
+}
+void loop::leave(resident& r) {
+  (r.previous_ ? r.previous_->next_ : residents_) = r.next_;
+  if (r.next_) r.next_->previous_ = r.previous_;
 }
 
 std::string loop::take_buffer() {

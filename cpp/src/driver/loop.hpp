@@ -146,6 +146,9 @@ class loop {
       }
   }
 
+  void enter(resident& r);
+  void leave(resident& r);
+
   /// Memory for messages that are kept for another attempt.
   std::string take_buffer();
   void give_buffer(std::string&& b);
@@ -175,6 +178,7 @@ class loop {
   ready_list ready_;
   std::vector<loop_member*> dirty_, awake_;
   std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
+  resident* residents_ = nullptr;
   std::vector<std::string> buffers_;
   unsigned turns_ = 0;
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing

@@ -31,15 +31,16 @@ inline status outcome(task<status>& t) {
   return without_exceptions([&] { return t.take(); });
 }
 
-/// A coroutine that belongs to nobody and is destroyed at its end.
+/// A coroutine that is destroyed at its end.
 struct detached {
   struct promise_type {
-    detached get_return_object() { return {}; }
+    detached get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
     std::suspend_never initial_suspend() noexcept { return {}; }
     std::suspend_never final_suspend() noexcept { return {}; }
     void return_void() {}
     void unhandled_exception() { std::terminate(); }
   };
+  std::coroutine_handle<> coroutine;
 };
 
 /// The end of a task that has begun.

@@ -114,10 +114,20 @@ void server_call::start() {
   task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
   task_.start();
   if (task_.done()) return handled(outcome(task_));
-  [](server_call& c) -> detached {  // the call lives until its handler has returned
+  serving_->loop().enter(*this);
+  awaits_task_ = [](server_call& c) -> detached {  // the call lives until its handler has returned
     co_await begun{&c.task_};
+    c.awaits_task_ = nullptr;
+    c.serving_->loop().leave(c);
     c.handled(outcome(c.task_));
-  }(*this);
+  }(*this).coroutine;
+}
+
+/// The loop ends before the handler.
+void server_call::destroy() {
+  serving_->loop().leave(*this);
+  awaits_task_.destroy();
+  delete this;
 }
 
 task<status> server_call::intercept(std::size_t i) {
