@@ -25,7 +25,7 @@ class Calls : public testing::TestWithParam<const char*> {
   }
   channel_options options() {
     channel_options o;
-    o.shared_memory = std::string(GetParam()) == "shm";
+    if (std::string(GetParam()) != "shm") o.max_shared_memory = 0;
     return o;
   }
   driver d;

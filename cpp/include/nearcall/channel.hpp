@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,8 +40,8 @@ struct channel_options {
   std::string authority = {};
   /// What comes before nearcall's own user agent.
   std::string user_agent = {};
-  /// Offers shared memory over unix sockets.
-  bool shared_memory = true;
+  /// How much memory for large messages is shared with a server on this host, in bytes; 0 for no shared memory.
+  std::uint64_t max_shared_memory = 128 << 20;
   /// Over TCP: TLS.
   nearcall::credentials credentials = {};
   /// gRPC's service config, in JSON: methodConfig with timeout, waitForReady, maxResponseMessageBytes and retryPolicy, and

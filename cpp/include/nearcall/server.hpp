@@ -419,8 +419,9 @@ struct server_options {
   std::vector<server_interceptor*> interceptors = {};
   /// Connections go to the one of these with the fewest; by default all stay on the server's driver. Each runs on a thread of its own.
   std::vector<driver*> drivers = {};
-  /// Accepts offers of shared memory over unix sockets.
-  bool shared_memory = true;
+  /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
+  /// shares none.
+  std::uint64_t max_shared_memory = std::uint64_t(1) << 30;
   /// The minimum time between a client's PINGs, with and without open calls. A client that sends them more often is disconnected.
   std::chrono::milliseconds min_ping = std::chrono::minutes(5);
   /// After this time without anything from a client the server asks whether it is alive.

@@ -151,7 +151,7 @@ class promise_base {
   void unhandled_exception() { error.current(); }
 
   std::coroutine_handle<> continuation = std::noop_coroutine();
-  caught error;
+  caught error = {};
 };
 
 template <class T>
@@ -261,7 +261,7 @@ struct gathering {
   std::size_t first = 0;      // which was done first
   bool any_done = false;
   std::coroutine_handle<> waiter = nullptr;
-  caught error;
+  caught error = {};
 };
 
 /// Awaits one of them. It is destroyed with its owner, and then waits no more.

@@ -26,6 +26,7 @@ channel_core::channel_core(driver& d, std::string_view t, channel_options o) : l
   profile_.authority = options_.authority.empty() ? target_.authority() : options_.authority;
   profile_.agent = options_.user_agent.empty() ? std::string(agent) : options_.user_agent + " " + std::string(agent);
   for (service* s : options_.services) services_->add(*s);
+  if (options_.max_shared_memory) memory_bound_ = std::make_shared<shm::budget>(options_.max_shared_memory);
   if (options_.service_config.empty()) return;
   std::string wrong;
   config_ = service_config::parse(options_.service_config, wrong);
@@ -69,7 +70,7 @@ void channel_core::make(client_call& c) {
 void channel_core::connect() {
   if (!target_.error.empty()) return failed(target_.error);
   state_ = state::connecting;
-  dialer_ = std::make_unique<dialer>(loop_, target_, options_.shared_memory, options_.credentials.get(),
+  dialer_ = std::make_unique<dialer>(loop_, target_, memory_bound_, options_.credentials.get(),
                                      [this](std::unique_ptr<transport> t, std::string error) { connected(std::move(t), std::move(error)); });
 }
 

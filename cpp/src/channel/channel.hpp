@@ -11,6 +11,7 @@
 #include "channel/service_config.hpp"
 #include "mux/session.hpp"
 #include "server/serving.hpp"
+#include "shm/budget.hpp"
 #include "sock/address.hpp"
 #include "sock/dial.hpp"
 
@@ -71,6 +72,7 @@ class channel_core final : public session_owner {
   std::shared_ptr<services> services_ = std::make_shared<services>();
   std::shared_ptr<serving> serving_;
   std::unique_ptr<service_config> config_;
+  std::shared_ptr<shm::budget> memory_bound_;  // null: none is offered
 };
 
 }  // namespace nearcall::detail

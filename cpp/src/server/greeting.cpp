@@ -22,14 +22,26 @@ constexpr auto begin_timeout = std::chrono::seconds(20);
 
 #ifdef __linux__
 
+namespace {
+/// What a connection's segments count for: those of both sides, as a client can make a server pay for its own.
+constexpr std::uint64_t segments = 2 * (shm::control_page + shm::default_ring);
+}  // namespace
+
 /// The memory that was sent to a client and waits for its verdict. Its pages are not allocated yet.
 struct greeting::made {
+  made(shm::layout l, descriptor memory, descriptor room, std::shared_ptr<shm::budget> b)
+      : l(l), memory(std::move(memory)), room(std::move(room)), bound(std::move(b)) {}
+  ~made() {
+    if (!given) bound->give_segments(segments);
+  }
   shm::layout l;
   descriptor memory, room;
+  std::shared_ptr<shm::budget> bound;
+  bool given = false;  // to the transport
 };
 
-greeting::greeting(loop& l, descriptor s, bool takes_memory, done d)
-    : loop_(l), socket_(std::move(s)), takes_memory_(takes_memory), done_(std::move(d)) {
+greeting::greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d)
+    : loop_(l), socket_(std::move(s)), bound_(std::move(bound)), done_(std::move(d)) {
   loop_.poller().add(socket_.get(), this);
   loop_.set(*this, clock::now() + begin_timeout);
 }
@@ -56,7 +68,10 @@ void greeting::on_io(bool, bool) {
       received_.clear();
       descriptor data(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
       if (!data) return finish(nullptr);
-      return finish(shm::make_transport({std::move(data), std::move(made_->room), std::move(made_->memory), made_->l}, true, error));
+      shm::parts parts{std::move(data), std::move(made_->room), std::move(made_->memory), made_->l, made_->bound, segments};
+      auto t = shm::make_transport(std::move(parts), true, error);
+      made_->given = bool(t);
+      return finish(std::move(t));
     }
     // No descriptor is received: there is no room for one here.
     char bytes[512];
@@ -77,10 +92,12 @@ bool greeting::answer() {
   shm::answer a;
   std::string error;
   if (o.version == 0) error = "the offer has version 0";
-  else if (!takes_memory_) error = "this server takes no shared memory";
+  else if (!bound_) error = "this server takes no shared memory";
   else if (!is_same_user(socket_.get())) error = "the client has another user";
   shm::layout l(shm::default_ring, shm::max_slabs);
   descriptor memory, ours, theirs;
+  if (error.empty() && !bound_->take_segments(segments)) error = "the server's bound on shared memory is reached";
+  bool taken = error.empty();
   if (error.empty()) memory = shm::make_memory(l, error);
   if (error.empty()) {
     int pair[2];
@@ -88,6 +105,7 @@ bool greeting::answer() {
     else ours = descriptor(pair[0]), theirs = descriptor(pair[1]);
   }
   if (!error.empty()) {
+    if (taken) bound_->give_segments(segments);
     a.why = error;
     std::string text = shm::format(a);
     (void)!::send(socket_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -96,12 +114,12 @@ bool greeting::answer() {
   a.accepted = true;
   a.ring = l.ring;
   a.slabs = l.slabs;
+  made_.reset(new made{l, std::move(memory), std::move(ours), bound_});
   // The first bytes of a socket: there is room for them.
-  if (!send_with_descriptors(socket_.get(), shm::format(a), memory.get(), theirs.get())) {
+  if (!send_with_descriptors(socket_.get(), shm::format(a), made_->memory.get(), theirs.get())) {
     finish(nullptr);
     return true;
   }
-  made_.reset(new made{l, std::move(memory), std::move(ours)});
   answered_ = true;
   loop_.set(*this, clock::now() + std::chrono::seconds(5));
   return true;
@@ -109,7 +127,7 @@ bool greeting::answer() {
 
 #else
 
-greeting::greeting(loop& l, descriptor s, bool, done d) : loop_(l), socket_(std::move(s)), takes_memory_(false), done_(std::move(d)) {
+greeting::greeting(loop& l, descriptor s, std::shared_ptr<shm::budget>, done d) : loop_(l), socket_(std::move(s)), done_(std::move(d)) {
   loop_.poller().add(socket_.get(), this);
   loop_.set(*this, clock::now() + begin_timeout);
 }

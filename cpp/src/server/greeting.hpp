@@ -11,12 +11,17 @@
 
 namespace nearcall::detail {
 
+namespace shm {
+class budget;
+}
+
 /// Reads how a client begins, answers an offer, and waits for the verdict. A client that is late is disconnected.
 class greeting final : public discardable, io_handler, timer {
  public:
   /// `done` gets the transport and what of an ordinary beginning has arrived; or null: the client has left. It is called once.
   using done = std::function<void(greeting&, std::unique_ptr<transport>, std::string arrived)>;
-  greeting(loop& l, descriptor s, bool takes_memory, done d);
+  /// `bound`: of shared memory; null if offers are declined.
+  greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d);
   ~greeting() override;
 
  private:
@@ -29,7 +34,8 @@ class greeting final : public discardable, io_handler, timer {
 
   loop& loop_;
   descriptor socket_;
-  bool takes_memory_, watched_ = true, answered_ = false;
+  std::shared_ptr<shm::budget> bound_;
+  bool watched_ = true, answered_ = false;
   done done_;
   std::string received_;
 #ifdef __linux__

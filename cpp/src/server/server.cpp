@@ -9,6 +9,7 @@
 
 #include "server/greeting.hpp"
 #include "server/serving.hpp"
+#include "shm/budget.hpp"
 #include "sock/dial.hpp"
 #include "sock/socket.hpp"
 
@@ -101,6 +102,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
  public:
   server_core(driver& d, server_options o) : loop(d.internal()), options(std::move(o)), table(std::make_shared<services>()) {
     table->interceptors = options.interceptors;
+    if (options.max_shared_memory) memory_bound = std::make_shared<shm::budget>(options.max_shared_memory);
     if (options.drivers.empty()) homes.push_back(std::make_shared<home>(loop, table, options));
     for (driver* other : options.drivers) homes.push_back(std::make_shared<home>(other->internal(), table, options));
   }
@@ -131,7 +133,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     if (l.credentials) return give(l.credentials->secure(std::move(s), ""), {}, false);
     if (!l.at.local()) return give(socket_transport(std::move(s), "tcp"), {}, false);
     bool only_memory = l.at.kind == target::scheme::shm;
-    greetings.push_back(std::make_unique<greeting>(loop, std::move(s), options.shared_memory || only_memory, [this, only_memory](greeting& g, std::unique_ptr<transport> t, std::string arrived) {
+    greetings.push_back(std::make_unique<greeting>(loop, std::move(s), memory_bound, [this, only_memory](greeting& g, std::unique_ptr<transport> t, std::string arrived) {
       if (t) give(std::move(t), std::move(arrived), only_memory);
       for (auto& other : greetings)
         if (other.get() == &g) {
@@ -172,6 +174,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   detail::loop& loop;
   server_options options;
   std::shared_ptr<services> table;
+  std::shared_ptr<shm::budget> memory_bound;  // null: offers are declined
   std::vector<std::shared_ptr<home>> homes;
   std::vector<std::unique_ptr<listener>> listeners;
   std::vector<std::unique_ptr<greeting>> greetings;

@@ -17,11 +17,14 @@ char* own_slabs::take(std::size_t n, std::uint64_t& place) {
   if (!free_[c].empty()) {
     place = free_[c].back();
     free_[c].pop_back();
-  } else if (cut_ + length <= area_.length() && area_.allocate(cut_, length)) {
+  } else {
+    if (cut_ + length > area_.length() || !bound_->take_slabs(cut_, length)) return nullptr;
+    if (!area_.allocate(cut_, length)) {
+      bound_->give_slabs(length);
+      return nullptr;
+    }
     place = cut_;
     cut_ += length;
-  } else {
-    return nullptr;
   }
   used_[place] = c;
   return area_.bytes() + place;
@@ -38,6 +41,7 @@ const char* own_slabs::returned(std::uint64_t place) {
 void own_slabs::free_pages() {
   if (cut_) area_.free_pages(0, cut_);
   for (auto& list : free_) list.clear();
+  bound_->give_slabs(cut_);
   cut_ = 0;
 }
 

@@ -5,8 +5,10 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
+#include "shm/budget.hpp"
 #include "shm/memory.hpp"
 
 namespace nearcall::detail::shm {
@@ -14,8 +16,10 @@ namespace nearcall::detail::shm {
 /// The slabs that this side cuts from its part of the memory. What is free and what is in use is known only here.
 class own_slabs {
  public:
-  own_slabs() = default;
-  explicit own_slabs(mapping area) : area_(std::move(area)) {}
+  /// The bound holds for the slabs of all connections that share it.
+  own_slabs(mapping area, std::shared_ptr<budget> bound) : area_(std::move(area)), bound_(std::move(bound)) {}
+  own_slabs(const own_slabs&) = delete;
+  ~own_slabs() { bound_->give_slabs(cut_); }
   /// A slab for n bytes and its place, or null.
   char* take(std::size_t n, std::uint64_t& place);
   /// The rule that the return of a place breaks, or null.
@@ -28,6 +32,7 @@ class own_slabs {
  private:
   static constexpr std::size_t classes = 9;  // 64 KiB to 16 MiB
   mapping area_;
+  std::shared_ptr<budget> bound_;
   std::uint64_t cut_ = 0;
   std::array<std::vector<std::uint64_t>, classes> free_;
   std::map<std::uint64_t, std::size_t> used_;  // place and class

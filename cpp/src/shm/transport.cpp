@@ -21,12 +21,15 @@ class shared_memory final : public transport {
         room_(*this, std::move(p.room), false),
         memory_(std::move(p.memory)),
         rings_(std::move(r)),
-        own_(std::move(slabs)),
+        bound_(std::move(p.bound)),
+        segments_(p.segments),
+        own_(std::move(slabs), bound_),
         peers_(memory_.get(), p.l.slab_area[server ? 1 : 0], p.l.slabs),
         idle_(*this) {
     peer_ = identify(data_.socket.get(), "shm");
   }
   ~shared_memory() override {
+    bound_->give_segments(segments_);
     if (!loop_) return;
     loop_->poller().remove(data_.socket.get(), &data_);
     loop_->poller().remove(room_.socket.get(), &room_);
@@ -133,6 +136,8 @@ class shared_memory final : public transport {
   bell_socket data_, room_;
   descriptor memory_;
   rings rings_;
+  std::shared_ptr<budget> bound_;
+  std::uint64_t segments_;
   own_slabs own_;
   peer_slabs peers_;
   idle_timer idle_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "mux/transport.hpp"
+#include "shm/budget.hpp"
 #include "shm/memory.hpp"
 #include "sock/descriptor.hpp"
 
@@ -14,6 +15,8 @@ namespace nearcall::detail::shm {
 struct parts {
   descriptor data, room, memory;
   layout l;
+  std::shared_ptr<budget> bound;
+  std::uint64_t segments = 0;  // bytes of the bound that were taken for this connection, and are given back with the transport
 };
 
 /// The transport of a side. Null, with the reason, if the memory cannot be mapped or has no pages.

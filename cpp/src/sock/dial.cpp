@@ -24,8 +24,8 @@ bool needs_name_server(const target& t) {
 }
 }  // namespace
 
-dialer::dialer(loop& l, const target& t, bool offers_memory, const security* s, done d)
-    : loop_(l), target_(t), offers_memory_(offers_memory), security_(s), done_(std::move(d)), self_(std::make_shared<dialer*>(this)) {
+dialer::dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, done d)
+    : loop_(l), target_(t), bound_(std::move(bound)), security_(s), done_(std::move(d)), self_(std::make_shared<dialer*>(this)) {
   loop_.set(*this, clock::now() + connect_timeout);
   if (!needs_name_server(t)) {
     // From the loop, so that `done` is never called from within this constructor.
@@ -109,7 +109,8 @@ void dialer::connected() {
   if (security_) return finish(security_->secure(std::move(socket_), target_.host), "");
   if (!target_.local()) return finish(socket_transport(std::move(socket_), "tcp"), "");
   bool required = target_.kind == target::scheme::shm;
-  if (!required && (!offers_memory_ || !is_same_user(socket_.get()))) return finish(socket_transport(std::move(socket_), "unix"), "");
+  if (!required && (!bound_ || !is_same_user(socket_.get()))) return finish(socket_transport(std::move(socket_), "unix"), "");
+  if (!bound_) return finish(nullptr, "the channel's bound on shared memory is 0");
   if (!is_same_user(socket_.get())) return finish(nullptr, "shared memory needs a server of the same user");
   std::string offer = shm::format(shm::offer{});
   if (::send(socket_.get(), offer.data(), offer.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != ssize_t(offer.size()))
@@ -135,7 +136,7 @@ void dialer::read_answer() {
         else why = shm::wrong_memory(descriptors_[0].get(), l);
         if (why.empty()) {
           descriptor data(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
-          if (data) t = shm::make_transport({std::move(data), std::move(descriptors_[1]), std::move(descriptors_[0]), l}, false, why);
+          if (data) t = shm::make_transport({std::move(data), std::move(descriptors_[1]), std::move(descriptors_[0]), l, bound_, 0}, false, why);
           else why = error_text("dup", errno);
         }
         char verdict = t ? '+' : '-';

@@ -20,12 +20,17 @@ class security {
   virtual std::unique_ptr<transport> secure(descriptor s, const std::string& server_name) const = 0;
 };
 
+namespace shm {
+class budget;
+}
+
 /// Connects to a target: name resolution, each address in turn, and for a unix socket the offer of shared memory.
 class dialer final : public discardable, io_handler, timer {
  public:
   using done = std::function<void(std::unique_ptr<transport>, std::string error)>;
   /// `done` is called once, from the loop; not after the dialer was destroyed.
-  dialer(loop& l, const target& t, bool offers_memory, const security* s, done d);
+  /// `bound`: of shared memory; null if none is offered.
+  dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, done d);
   ~dialer() override;
 
  private:
@@ -42,7 +47,7 @@ class dialer final : public discardable, io_handler, timer {
 
   loop& loop_;
   target target_;
-  bool offers_memory_;
+  std::shared_ptr<shm::budget> bound_;
   const security* security_;
   done done_;
   step step_ = step::resolving;
