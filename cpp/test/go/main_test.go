@@ -1,0 +1,145 @@
+// Package cpptest runs C++ and Go programs against each other. NEARCALL_CPP is the directory in which
+// CMake has built cpp/test; without it the tests are skipped.
+package cpptest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/cpp/test/go/echopb"
+)
+
+var transports = []string{"shm", "unix", "tcp"}
+
+// program returns the path of a program of cpp/test.
+func program(t *testing.T, name string) string {
+	dir := os.Getenv("NEARCALL_CPP")
+	if dir == "" {
+		t.Skip("NEARCALL_CPP is not set: make cpp builds the programs and runs this")
+	}
+	return filepath.Join(dir, "test", name)
+}
+
+// target returns a target to listen on.
+func target(t *testing.T, transport string) string {
+	if transport == "tcp" {
+		return "tcp:127.0.0.1:0"
+	}
+	dir, err := os.MkdirTemp("", "cpp") // t.TempDir's are too long for a unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return transport + ":" + dir + "/s"
+}
+
+// startCPP starts a server in C++ and returns the target that clients use.
+func startCPP(t *testing.T, transport string) string {
+	at := target(t, transport)
+	cmd := exec.Command(program(t, "echo_server"), at)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	var port int
+	line, err := lines.ReadString('\n')
+	if err == nil {
+		_, err = fmt.Sscanf(line, "ready %d", &port)
+	}
+	if err != nil {
+		t.Errorf("the server did not begin: %q, %v", line, err)
+	}
+	idle := descriptors(t, cmd.Process.Pid)
+	t.Cleanup(func() {
+		// All clients have left, so it has as many descriptors as before.
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			n := descriptors(t, cmd.Process.Pid)
+			if n <= idle {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("the server has %d descriptors after its clients have left, and had %d before", n, idle)
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the server: %v", err)
+		}
+	})
+	if transport == "tcp" {
+		return fmt.Sprintf("tcp:127.0.0.1:%d", port)
+	}
+	return at
+}
+
+// descriptors counts the open descriptors of a process.
+func descriptors(t *testing.T, pid int) int {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// startGo starts a server in this process.
+func startGo(t *testing.T, transport string, opts ...nearcall.ServerOption) string {
+	srv := nearcall.NewServer(opts...)
+	echopb.RegisterEchoServer(srv, service{})
+	lis, err := nearcall.Listen(target(t, transport))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return transport + ":" + lis.Addr().String()
+}
+
+// TestChecks runs the checks of cpp/test/conformance against servers in C++ and Go.
+func TestChecks(t *testing.T) {
+	servers := map[string]func(*testing.T, string) string{
+		"C++": startCPP,
+		"Go":  func(t *testing.T, transport string) string { return startGo(t, transport) },
+	}
+	for name, start := range servers {
+		for _, transport := range transports {
+			t.Run(name+"/"+transport, func(t *testing.T) {
+				t.Parallel()
+				checks := program(t, "checks")
+				cmd := exec.Command(checks, start(t, transport))
+				out, err := cmd.CombinedOutput()
+				if text := strings.TrimSpace(string(out)); err != nil {
+					t.Errorf("%v:\n%s", err, text)
+				} else {
+					t.Log(text)
+				}
+			})
+		}
+	}
+}
