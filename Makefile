@@ -331,9 +331,13 @@ CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc
 CPP_SANITIZE ?=
 CPP_BUILD    ?= $(CURDIR)/bin/cpp$(if $(CPP_SANITIZE),-$(firstword $(subst $(comma), ,$(CPP_SANITIZE))))
 comma        := ,
-.PHONY: cpp cpp-build cpp-tools
+.PHONY: cpp cpp-sanitized cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
-	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 -j 2
+	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
+	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 5m ./...
+
+cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
+	$(MAKE) cpp CPP_SANITIZE=address,undefined
 
 cpp-build: cpp-tools
 	cmake -S cpp -B '$(CPP_BUILD)' -G Ninja -DNEARCALL_SANITIZE='$(CPP_SANITIZE)' >'$(CURDIR)/bin/cpp.log' || { cat '$(CURDIR)/bin/cpp.log'; exit 1; }
@@ -383,7 +387,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky
+RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
