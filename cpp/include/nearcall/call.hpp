@@ -116,6 +116,7 @@ class call : protected timer {
  protected:
   friend class session;
   friend class inbox;
+  friend struct session_probe;
   // What happens to the call. None of these runs a coroutine.
   /// A callee's call has a number now.
   virtual void on_open() {}

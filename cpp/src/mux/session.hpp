@@ -128,6 +128,7 @@ class session final : public discardable, loop_member, transport_events {
 
  private:
   friend class call;
+  friend struct session_probe;
 
   // session.cpp: the connection
   void on_readable() override;
