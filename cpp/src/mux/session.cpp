@@ -103,7 +103,7 @@ bool session::look() {
     protocol_error(transport_->broken());
     close_transport();
   } else if (n == 0 && transport_->ended()) {
-    if (!over_) end_all(transport_->why().empty() ? "the connection was lost" : transport_->why(), false);
+    if (!over_) end_all(transport_->why().empty() ? "the connection was lost" : transport_->why(), !transport_->established());
     close_transport();
     return true;
   }

@@ -76,6 +76,8 @@ class transport {
   /// All was written: the other side reads its end.
   virtual void finish_writing() = 0;
 
+  /// Bytes can be exchanged: a handshake is over.
+  virtual bool established() const { return true; }
   bool ended() const { return ended_; }
   /// Why it ended; empty if the other side closed it.
   const std::string& why() const { return why_; }

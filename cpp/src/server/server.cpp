@@ -201,6 +201,7 @@ status server::listen(std::string_view text, nearcall::credentials c) {
   if (t.kind == target::scheme::shm) return {code::unimplemented, "shared memory needs Linux"};
 #endif
   if (c && t.local()) return {code::invalid_argument, "TLS is for TCP: over a unix socket the system knows who the client is"};
+  if (c && !c->error().empty()) return {code::invalid_argument, "TLS: " + c->error()};
   std::string error;
   descriptor s = listen_on(t, error);
   if (!s) return {code::unavailable, error};

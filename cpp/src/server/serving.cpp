@@ -30,7 +30,7 @@ status services::unknown(std::string_view name) const {
 // ---- serving
 
 serving::serving(session& s, std::shared_ptr<const services> table, std::uint64_t limit, detail::loop& l)
-    : session_(&s), services_(std::move(table)), limit_(limit), loop_(l), peer_(s.via().peer()) {
+    : session_(&s), services_(std::move(table)), limit_(limit), loop_(l) {
   profile_.authority = "localhost";
   profile_.agent = "nearcall-cpp/1";
 }
@@ -83,6 +83,8 @@ void serving::finished() {
 }
 
 void serving::ended() {
+  if (!session_) return;
+  peer_ = session_->via().peer();
   session_ = nullptr;
   while (client_call* c = calls_.first()) {
     calls_.remove(*c);

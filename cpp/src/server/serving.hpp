@@ -40,7 +40,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
   void ended();
 
   detail::loop& loop() override { return loop_; }
-  const peer_identity& peer() const { return peer_; }
+  const peer_identity& peer() const { return session_ ? session_->via().peer() : peer_; }
   const std::vector<server_interceptor*>& interceptors() const { return services_->interceptors; }
   std::size_t running() const { return running_; }
 
@@ -56,7 +56,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
   std::shared_ptr<const services> services_;
   std::uint64_t limit_;  // of handlers, also of those whose calls were reset; 0 for none
   detail::loop& loop_;
-  peer_identity peer_;
+  peer_identity peer_;  // once the session has ended
   wire::profile profile_;
   call_queue calls_;
   std::size_t running_ = 0;

@@ -73,6 +73,7 @@ void dialer::finish(std::unique_ptr<transport> t, std::string error) {
 void dialer::expired() { finish(nullptr, step_ == step::answering ? "the server has not answered the offer of shared memory" : "the connection was not made in time"); }
 
 void dialer::resolved(std::vector<socket_address> found, std::string error) {
+  if (security_ && !security_->error().empty()) return finish(nullptr, "TLS: " + security_->error());
   if (found.empty()) return finish(nullptr, error.empty() ? "the target has no address" : error);
   addresses_ = std::move(found);
   step_ = step::connecting;

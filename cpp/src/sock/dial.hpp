@@ -16,6 +16,8 @@ namespace nearcall::detail {
 class security {
  public:
   virtual ~security() = default;
+  /// What is wrong with the program's certificates; empty if nothing is.
+  virtual std::string error() const = 0;
   /// The transport of a connected socket. A client gives the name that the server's certificate has to have.
   virtual std::unique_ptr<transport> secure(descriptor s, const std::string& server_name) const = 0;
 };

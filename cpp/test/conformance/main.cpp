@@ -1,4 +1,7 @@
-// checks TARGET [NAME...]: runs the checks, or those that are named, and prints what failed.
+// checks TARGET [NAME...]: runs the checks, or those that are named, and prints what failed. `tls:HOST:PORT` is TCP with TLS;
+// NEARCALL_TLS is a directory with the server's certificate.pem.
+#include <nearcall/tls.hpp>
+
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -33,6 +36,10 @@ int main(int argc, char** argv) {
   std::string target = argv[1];
   channel_options options;
   if (target.starts_with("unix:")) options.max_shared_memory = 0;
+  if (target.starts_with("tls:")) {
+    options.credentials = tls_for_clients({.authorities = read_pem(std::getenv("NEARCALL_TLS") + std::string("/certificate.pem"))});
+    target.replace(0, 3, "tcp");
+  }
   int failed = 0, ran = 0;
   for (check& c : checks()) {
     bool wanted = argc == 2;

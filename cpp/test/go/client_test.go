@@ -3,6 +3,7 @@ package cpptest
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -32,6 +34,9 @@ func dial(t *testing.T, at, transport string) *nearcall.ClientConn {
 		opts = append(opts, nearcall.WithMaxSharedMemory(0))
 	case "tcp":
 		opts = append(opts, nearcall.WithTransportCredentials(insecure.NewCredentials()))
+	case "tls":
+		opts = append(opts, nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: certificates.pool})))
+		at = "tcp" + strings.TrimPrefix(at, "tls")
 	}
 	conn, err := nearcall.NewClient(at, opts...)
 	if err != nil {
@@ -68,7 +73,7 @@ var checks = []struct {
 		if _, err := c.Unary(t.Context(), &echopb.Message{}, grpc.Peer(&p)); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Addr.Network(); got != c.transport {
+		if got := p.Addr.Network(); got != strings.Replace(c.transport, "tls", "tcp", 1) {
 			t.Errorf("the peer's network is %q, not %q", got, c.transport)
 		}
 	}},

@@ -4,6 +4,7 @@ package cpptest
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,8 @@ import (
 	"github.com/nearcall/nearcall/cpp/test/go/echopb"
 )
 
-var transports = []string{"shm", "unix", "tcp"}
+// tls is TCP with TLS.
+var transports = []string{"shm", "unix", "tcp", "tls"}
 
 // program returns the path of a program of cpp/test.
 func program(t *testing.T, name string) string {
@@ -30,8 +32,8 @@ func program(t *testing.T, name string) string {
 
 // target returns a target to listen on.
 func target(t *testing.T, transport string) string {
-	if transport == "tcp" {
-		return "tcp:127.0.0.1:0"
+	if transport == "tcp" || transport == "tls" {
+		return transport + ":127.0.0.1:0"
 	}
 	dir, err := os.MkdirTemp("", "cpp") // t.TempDir's are too long for a unix socket
 	if err != nil {
@@ -50,6 +52,7 @@ func startCPP(t *testing.T, transport string) string {
 	at := target(t, transport)
 	cmd := exec.Command(program(t, "echo_server"), at)
 	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "NEARCALL_TLS="+certificates.dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +90,8 @@ func startCPP(t *testing.T, transport string) string {
 			t.Errorf("the server: %v", err)
 		}
 	})
-	if transport == "tcp" {
-		return fmt.Sprintf("tcp:127.0.0.1:%d", port)
+	if transport == "tcp" || transport == "tls" {
+		return fmt.Sprintf("%s:127.0.0.1:%d", transport, port)
 	}
 	return at
 }
@@ -104,9 +107,14 @@ func descriptors(pid int) int {
 
 // startGo starts a server in this process.
 func startGo(t *testing.T, transport string, opts ...nearcall.ServerOption) string {
+	at := target(t, transport)
+	if transport == "tls" {
+		opts = append(opts, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificates.pair}})))
+		at = "tcp" + strings.TrimPrefix(at, "tls")
+	}
 	srv := nearcall.NewServer(opts...)
 	echopb.RegisterEchoServer(srv, service{})
-	lis, err := nearcall.Listen(target(t, transport))
+	lis, err := nearcall.Listen(at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +141,7 @@ func TestChecks(t *testing.T) {
 				t.Parallel()
 				checks := program(t, "checks")
 				cmd := exec.Command(checks, start(t, transport))
+				cmd.Env = append(os.Environ(), "NEARCALL_TLS="+certificates.dir)
 				out, err := cmd.CombinedOutput()
 				if text := strings.TrimSpace(string(out)); err != nil {
 					t.Errorf("%v:\n%s", err, text)
