@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "echo_service.hpp"
+#include "interop_service.hpp"
 
 using namespace nearcall;
 
@@ -20,6 +21,8 @@ int main(int argc, char** argv) {
   test::echo_service echo;
   server s(d);
   s.add(echo);
+  test::interop_service interop;
+  s.add(interop);
   for (int i = 1; i < argc; i++) {
     std::string target = argv[i];
     credentials c;
