@@ -28,6 +28,7 @@ class context;
 
 namespace wire {
 struct profile;
+struct profiles;
 }
 
 /// A stop token by reference. It is copied when the call is made.
@@ -54,6 +55,8 @@ struct call_options {
   bool wait_for_ready = false;
   /// The largest reply that is accepted, in bytes; 0 for the channel's limit.
   std::size_t max_receive = 0;
+  /// Compresses messages: `gzip`, if the library was built with zlib.
+  std::string_view compressor = {};
   /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier.
   const context* parent = nullptr;
 };
@@ -70,6 +73,7 @@ class incoming {
  public:
   virtual std::string_view next() = 0;  // empty at the end, or if the bytes cannot be read
   std::size_t size = 0;
+  bool compressed = false;              // with gzip
 
  protected:
   ~incoming() = default;
@@ -87,6 +91,8 @@ class codec {
   ~codec() = default;
 };
 const codec& protobuf();
+/// Decodes a message of at most `limit` bytes, and decompresses it first if need be. The status says why it cannot.
+status decode(void* into, incoming& m, std::size_t limit);
 
 /// A message of a codec.
 struct message {
@@ -135,15 +141,18 @@ class call : protected timer {
   void expired() override;
 
   bool header_seen_ = false, message_seen_ = false;
+  std::size_t largest_ = 0;  // message that is accepted
 
  private:
   std::uint64_t number_ = 0;
-  std::size_t largest_ = 0;  // message that is accepted
   std::int64_t send_credit_ = 0, receive_credit_ = 0, owed_ = 0;
   std::uint64_t piece_size_ = 0;      // of the message that comes in pieces
   std::unique_ptr<outbox> outbox_;    // what waits for credit
   std::string pieces_;                // what has arrived of a message in pieces
   call *previous_ = nullptr, *next_ = nullptr;  // in the session's list of calls that wait to send
+  bool compresses_ = false;    // messages that are sent
+  bool decompresses_ = false;  // those that arrive, if they say so
+  bool compressed_ = false;    // the message that comes in pieces
   bool ours_ = false, half_closed_ = false, in_pieces_ = false, finishing_ = false, listed_ = false;
 };
 
@@ -156,7 +165,8 @@ class inbox {
   bool take(call& c, void* into);
   /// After a wait: whether there is a message in `into`.
   bool got() { return std::exchange(got_, false); }
-  bool wrong() const { return wrong_; }
+  /// Why a message could not be decoded, or null.
+  const status* wrong() const { return wrong_ ? &*wrong_ : nullptr; }
   void clear() { chunks_.reset(); }
   detail::waiter& waiter() { return waiter_; }
 
@@ -169,7 +179,7 @@ class inbox {
   std::unique_ptr<chunks, deleter> chunks_;
   void* into_ = nullptr;  // where the next message is wanted
   bool got_ = false;
-  bool wrong_ = false;    // a message could not be decoded
+  std::optional<status> wrong_;
 };
 
 /// Where calls are made: a channel, or the other side of a connection.
@@ -244,9 +254,10 @@ class client_call : public call {
   task<status> run();
   task<> run_interceptors();
   /// For whoever has found a connection.
-  void start(session& s, const wire::profile& p, std::size_t max_receive);
+  void start(session& s, const wire::profiles& p, std::size_t max_receive);
+  const wire::profile& profile_of(const wire::profiles& p) const;
   /// The size of the head that start would send.
-  std::uint64_t head_size(const wire::profile& p) const;
+  std::uint64_t head_size(const wire::profiles& p) const;
   bool keeps_a_copy() const;
   bool keep(const message& m);
 
@@ -254,6 +265,7 @@ class client_call : public call {
   std::string_view method_;
   metadata md_;
   bool wait_for_ready_ = false;
+  std::string compressor_;
   std::size_t max_receive_ = 0;  // 0 for the channel's
   std::optional<clock::time_point> deadline_;
   const message* request_ = nullptr;  // while the call begins

@@ -90,6 +90,8 @@ class server_call : public call, resident {
   /// The header goes first, once.
   void send_header_once();
   bool cancelled() const { return cancelled_; }
+  /// Ends the call while its handler runs.
+  void fail(const status& s);
 
   friend class reply_writer;
   friend class nearcall::server_interceptor;
@@ -161,7 +163,7 @@ class one_request_call : public server_call {
 
  private:
   int received_ = 0;
-  bool wrong_ = false;
+  status wrong_;  // why the request could not be decoded
 };
 
 /// A call whose requests are read one by one.

@@ -8,6 +8,7 @@
 
 #include "channel/service_config.hpp"
 #include "channel/extra.hpp"
+#include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
 namespace nearcall::detail {
@@ -36,7 +37,7 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 
 }  // namespace
 
-client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), max_receive_(o.max_receive) {
+client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
   if (o.stop) stop_.emplace(*o.stop, on.loop(), *this);
   auto now = clock::time_point{};
   if (o.timeout.count() > 0) deadline_ = (now = clock::now()) + o.timeout;
@@ -54,6 +55,8 @@ client_call::~client_call() {
 void client_call::begin(const message* request) {
   on_.loop().assert_here();
   sent_all_ = request;
+  if (!gzip::is_identity(compressor_) && !gzip::known(compressor_))
+    return end({code::internal, "grpc: Compressor is not installed for requested grpc-encoding \"" + compressor_ + "\""}, {});
   on_.prepare(*this);
   if (extra_ && extra_->interceptors) {
     if (request) keep(*request);
@@ -83,15 +86,16 @@ bool client_call::keep(const message& m) {
   return true;
 }
 
-std::uint64_t client_call::head_size(const wire::profile& p) const { return wire::head_size(method_, p, md_); }
+const wire::profile& client_call::profile_of(const wire::profiles& p) const { return gzip::known(compressor_) ? p.gzip : p.plain; }
+std::uint64_t client_call::head_size(const wire::profiles& p) const { return wire::head_size(method_, profile_of(p), md_); }
 
 bool client_call::keeps_a_copy() const {
   return keeps_ && kept_.size() <= most_kept && (!request_ || request_->codec->size(request_->object) <= most_kept);
 }
 
-void client_call::start(session& s, const wire::profile& p, std::size_t max_receive) {
+void client_call::start(session& s, const wire::profiles& p, std::size_t max_receive) {
   attempts_++;
-  call_head h{method_, &p, &md_, deadline_, max_receive_ ? max_receive_ : max_receive};
+  call_head h{method_, &profile_of(p), &md_, deadline_, max_receive_ ? max_receive_ : max_receive};
   if (request_) {
     std::size_t n = request_->codec->size(request_->object);
     if (n > most_kept) {
@@ -284,7 +288,7 @@ void client_call::stopper::request::operator()() const {
 void unary_base::on_message(incoming& m) {
   if (received_) return fail({code::internal, "the server sent two replies to a call that has one"});
   received_ = true;
-  if (!protobuf().decode(reply_, m)) fail({code::internal, "grpc: failed to unmarshal the received message"});
+  if (status s = decode(reply_, m, largest_); !s.ok()) fail(std::move(s));
 }
 
 void unary_base::on_over(status&& s, metadata&& trailer) {
@@ -299,7 +303,7 @@ void unary_base::on_over(status&& s, metadata&& trailer) {
 
 void stream_base::on_message(incoming& m) {
   inbox_.arrived(*this, m);
-  if (inbox_.wrong()) return fail({code::internal, "grpc: failed to unmarshal the received message"});
+  if (inbox_.wrong()) return fail(*inbox_.wrong());
   wake(inbox_.waiter());
 }
 
@@ -312,7 +316,7 @@ void stream_base::on_over(nearcall::status&& s, metadata&& trailer) {
 
 bool stream_base::read_ready(void* into) {
   ready_ = inbox_.take(*this, into);
-  if (inbox_.wrong()) fail({code::internal, "grpc: failed to unmarshal the received message"});
+  if (inbox_.wrong()) fail(*inbox_.wrong());
   return ready_ || over_;
 }
 bool stream_base::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
@@ -331,7 +335,10 @@ constexpr std::size_t chunk_size = 16 << 10;
 
 class kept_message final : public incoming {
  public:
-  explicit kept_message(std::string_view b) : bytes_(b) { size = b.size(); }
+  kept_message(std::string_view b, bool c) : bytes_(b) {
+    size = b.size();
+    compressed = c;
+  }
   std::string_view next() override { return std::exchange(bytes_, {}); }
 
  private:
@@ -340,11 +347,26 @@ class kept_message final : public incoming {
 
 }  // namespace
 
+status decode(void* into, incoming& m, std::size_t limit) {
+  const status wrong(code::internal, "grpc: failed to unmarshal the received message");
+  if (!m.compressed) return protobuf().decode(into, m) ? status() : wrong;
+  std::string plain;
+  switch (gzip::decompress(m.next(), limit, plain)) {  // it comes in one step: it was in no slab
+    case gzip::result::done: break;
+    case gzip::result::wrong: return {code::internal, "grpc: failed to decompress the received message"};
+    case gzip::result::too_large:
+      return {code::resource_exhausted, "grpc: received message after decompression larger than max " + std::to_string(limit)};
+  }
+  kept_message whole(plain, false);
+  return protobuf().decode(into, whole) ? status() : wrong;
+}
+
 void inbox::arrived(call& c, incoming& m) {
   std::size_t n = m.size;
   if (into_ && waiter_.waiting() && !got_ && !chunks_) {
-    if (protobuf().decode(into_, m)) got_ = true;
-    else wrong_ = true;
+    status s = decode(into_, m, c.largest_);
+    got_ = s.ok();
+    if (!got_) wrong_ = std::move(s);
     if (c.session_) c.session_->consumed(c, n + wire::message_cost);
     return;
   }
@@ -352,31 +374,32 @@ void inbox::arrived(call& c, incoming& m) {
   auto& list = chunks_->list;
   if (list.empty() || list.back().size() + n > chunk_size) list.emplace_back();
   std::string& to = list.back();
-  wire::put_number(to, n);
+  wire::put_number(to, std::uint64_t(n) << 1 | m.compressed);
   std::size_t have = 0;
   for (std::string_view part; have < n && !(part = m.next()).empty(); have += part.size()) to += part;
-  if (have != n) wrong_ = true;
+  if (have != n) wrong_ = status(code::internal, "a message in shared memory could not be read");
 }
 
 bool inbox::take(call& c, void* into) {
   into_ = into;
   got_ = false;
   if (!chunks_) return false;
-  wire::reader r(std::string_view(chunks_->list.front()).substr(chunks_->read));
-  std::size_t before = r.left();
-  std::string_view bytes = r.string();
-  kept_message m(bytes);
-  bool ok = protobuf().decode(into, m);
-  std::size_t n = bytes.size();
-  chunks_->read += before - r.left();
-  if (r.left() == 0) {
+  std::string_view rest = std::string_view(chunks_->list.front()).substr(chunks_->read);
+  wire::reader r(rest);
+  std::uint64_t said = r.number();
+  std::size_t n = said >> 1, at = rest.size() - r.left();
+  kept_message m(rest.substr(at, n), said & 1);
+  status s = decode(into, m, c.largest_);
+  chunks_->read += at + n;
+  if (at + n == rest.size()) {
     chunks_->list.pop_front();
     chunks_->read = 0;
     if (chunks_->list.empty()) chunks_.reset();
   }
   if (c.session_) c.session_->consumed(c, n + wire::message_cost);
-  if (!ok) wrong_ = true;
-  return ok;
+  if (s.ok()) return true;
+  wrong_ = std::move(s);
+  return false;
 }
 
 }  // namespace nearcall::detail

@@ -1,6 +1,7 @@
 #include "channel/channel.hpp"
 
 #include "channel/extra.hpp"
+#include "mux/gzip.hpp"
 
 #include <algorithm>
 #include <random>
@@ -23,8 +24,8 @@ clock::duration backoff(const target& t, int failures) {
 }  // namespace
 
 channel_core::channel_core(driver& d, std::string_view t, channel_options o) : loop_(d.internal()), target_(parse_target(t)), options_(std::move(o)) {
-  profile_.authority = options_.authority.empty() ? target_.authority() : options_.authority;
-  profile_.agent = options_.user_agent.empty() ? std::string(agent) : options_.user_agent + " " + std::string(agent);
+  profiles_ = {options_.authority.empty() ? target_.authority() : options_.authority,
+               options_.user_agent.empty() ? std::string(agent) : options_.user_agent + " " + std::string(agent), gzip::accepted()};
   for (service* s : options_.services) services_->add(*s);
   if (options_.max_shared_memory) memory_bound_ = std::make_shared<shm::budget>(options_.max_shared_memory);
   if (options_.service_config.empty()) return;
@@ -58,8 +59,8 @@ void channel_core::make(client_call& c) {
   if (state_ == state::closed) return c.end({code::cancelled, "grpc: the client connection is closing"}, {});
   // A call that was refused would be refused again at once.
   if (c.attempts_ > 0 && session_ && !hold_.armed()) loop_.set(hold_, clock::now() + refusal_pause);
-  if (session_ && !hold_.armed() && queue_.empty() && call_queue::may_start(c, *session_, profile_))
-    return c.start(*session_, profile_, options_.max_receive);
+  if (session_ && !hold_.armed() && queue_.empty() && call_queue::may_start(c, *session_, profiles_))
+    return c.start(*session_, profiles_, options_.max_receive);
   if (session_ && session_->hello_seen() && !session_->peer_takes_calls())
     return c.end({code::unimplemented, "the other side of the connection takes no calls"}, {});
   if (state_ == state::failed && !c.wait_for_ready_) return c.end({code::unavailable, why_}, {});
@@ -113,7 +114,7 @@ void channel_core::backoff_over() {
 }
 
 void channel_core::start_waiting() {
-  if (session_ && !hold_.armed()) queue_.start(*session_, profile_, options_.max_receive);
+  if (session_ && !hold_.armed()) queue_.start(*session_, profiles_, options_.max_receive);
 }
 
 void channel_core::on_hello(session& s) {

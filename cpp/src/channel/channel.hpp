@@ -59,7 +59,7 @@ class channel_core final : public session_owner {
   detail::loop& loop_;
   target target_;
   channel_options options_;
-  wire::profile profile_;
+  wire::profiles profiles_;
   std::unique_ptr<dialer> dialer_;
   std::unique_ptr<session> session_;                // for new calls
   std::vector<std::unique_ptr<session>> leaving_;   // whose calls end

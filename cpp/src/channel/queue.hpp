@@ -27,7 +27,7 @@ class call_queue {
     (c.after_ ? c.after_->before_ : last_) = c.before_;
   }
   /// Makes calls on a session as long as there are any and it has room.
-  void start(session& s, const wire::profile& p, std::size_t max_receive) {
+  void start(session& s, const wire::profiles& p, std::size_t max_receive) {
     while (client_call* c = first_) {
       if (!may_start(*c, s, p)) return;
       remove(*c);
@@ -36,7 +36,7 @@ class call_queue {
   }
   /// Ends a call that no connection was found for.
   static void end(client_call& c, status s) { c.end(std::move(s), {}); }
-  static bool may_start(const client_call& c, const session& s, const wire::profile& p) {
+  static bool may_start(const client_call& c, const session& s, const wire::profiles& p) {
     if (!s.vacant()) return false;
     if (s.hello_seen()) return true;
     // What the server takes is not known yet. A call of which no copy is kept might be refused, unless it is the only one.

@@ -10,7 +10,7 @@
 
 namespace nearcall::detail {
 
-/// A large message that was encoded for sending.
+/// A message that was encoded for sending.
 using shared_bytes = std::shared_ptr<std::string>;
 
 class output {

@@ -1,6 +1,7 @@
 // Frames that arrive.
 #include <algorithm>
 
+#include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
 namespace nearcall::detail {
@@ -218,6 +219,9 @@ void session::on_head(std::uint64_t number, reader& r, bool pieces) {
   c->largest_ = options_.max_receive;
   c->send_credit_ = std::int64_t(peer_.stream);
   c->receive_credit_ = std::int64_t(options_.stream_window);
+  const std::string &encoding = head.profile->encoding, list = "," + head.profile->accept + ",";
+  c->decompresses_ = gzip::known(encoding);
+  c->compresses_ = c->decompresses_ && list.find(",gzip,") != list.npos;
   calls_.insert(number, c);
   theirs_++;
   c->on_open();
@@ -308,7 +312,8 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
 
   if (!theirs && (flags & HEAD)) {
     c->header_seen_ = true;
-    if (header.has_encoding && header.encoding != "identity" && !header.encoding.empty()) {
+    if (header.has_encoding) c->decompresses_ = gzip::known(header.encoding);
+    if (header.has_encoding && !c->decompresses_ && !gzip::is_identity(header.encoding)) {
       release();
       reset(*c, RESET_CANCELLED);
       return c->on_end({code::internal, "grpc: the reply has the encoding \"" + header.encoding + "\", which the caller does not accept"}, {}, false);
@@ -335,8 +340,8 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
 
 void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint64_t size, std::uint64_t place) {
   c.message_seen_ = true;
-  if (flags & COMPRESSED)
-    return cannot_receive(c, {code::internal, "grpc: compressed flag set with identity or empty encoding"});
+  if (flags & MESSAGE) c.compressed_ = flags & COMPRESSED;
+  if (c.compressed_ && !c.decompresses_) return cannot_receive(c, {code::internal, "grpc: compressed flag set with identity or empty encoding"});
   std::uint64_t whole = flags & (PLACE | MORE) ? size : bytes.size();
   if ((flags & MESSAGE) && whole > c.largest_)
     return cannot_receive(c, {code::resource_exhausted, "grpc: received message larger than max (" + std::to_string(whole) + " vs. " +
@@ -346,8 +351,7 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
     return c.on_message(m);
   }
   if ((flags & MESSAGE) && !(flags & MORE)) {
-    whole_message m(bytes);
-    return c.on_message(m);
+    return take(c, bytes);
   }
   if (flags & MESSAGE) {
     c.in_pieces_ = true;
@@ -369,7 +373,13 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
   c.in_pieces_ = false;
   std::string complete = std::move(c.pieces_);
   c.pieces_.clear();
-  whole_message m(complete);
+  take(c, complete);
+}
+
+/// A message is complete, as it was sent. It is decompressed when it is read, so what waits takes no more memory than its credit.
+void session::take(call& c, std::string_view bytes) {
+  whole_message m(bytes);
+  m.compressed = c.compressed_;
   c.on_message(m);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
 namespace nearcall::detail {
@@ -13,6 +14,19 @@ namespace {
 /// Bytes of a frame besides a message: its kind and number, and a message's size.
 constexpr std::size_t frame_overhead = 1 + 9 + 9;
 constexpr std::size_t largest_piece = max_frame - frame_overhead;
+/// Messages that are bytes already.
+class bytes_codec final : public codec {
+ public:
+  static const bytes_codec instance;
+  std::size_t size(const void* m) const override { return static_cast<const std::string*>(m)->size(); }
+  void encode(const void* m, char* to) const override {
+    auto& s = *static_cast<const std::string*>(m);
+    std::memcpy(to, s.data(), s.size());
+  }
+  bool decode(void*, incoming&) const override { return false; }
+};
+const bytes_codec bytes_codec::instance;
+
 /// Heads and ends up to this size go into one frame.
 constexpr std::size_t one_frame = 60000;
 
@@ -23,6 +37,26 @@ void append(std::string& to, const message& m, std::size_t n) {
 }
 
 }  // namespace
+
+/// A message as it is sent: its own encoding, or what is left of it by compression. An empty message is never compressed.
+struct session::encoded {
+  message m;
+  std::size_t n;
+  unsigned flag = 0;
+  std::string bytes;
+
+  encoded(const call& c, const message& given) : m(given), n(given.codec->size(given.object)) {
+    if (!c.compresses_ || n == 0) return;
+    std::string plain;
+    append(plain, given, n);
+    bytes = gzip::compress(plain);
+    m = {&bytes_codec::instance, &bytes};
+    n = bytes.size();
+    flag = COMPRESSED;
+  }
+  encoded(const encoded&) = delete;
+  bool may_be_placed() const { return n >= least_place && !flag; }
+};
 
 /// PARTs of a block that does not fit into a frame. The result is its rest, for the STREAM frame.
 std::string_view session::parts(std::uint64_t number, std::string_view block) {
@@ -48,6 +82,7 @@ void session::open(call& c, const call_head& h, const message* first, bool half_
   c.largest_ = h.max_receive;
   c.ours_ = true;
   c.half_closed_ = c.header_seen_ = c.message_seen_ = c.in_pieces_ = c.finishing_ = false;
+  c.compresses_ = c.decompresses_ = !gzip::is_identity(h.profile->encoding);
   c.owed_ = 0;
   auto refuse = [&](status s) {
     c.session_ = nullptr;
@@ -83,13 +118,15 @@ void session::open(call& c, const call_head& h, const message* first, bool half_
     if (first) send(c, *first, half_close);
     return;
   }
-  std::size_t n = first ? first->codec->size(first->object) : 0;
+  std::optional<encoded> e;
+  if (first) e.emplace(c, *first);
+  std::size_t n = e ? e->n : 0;
   std::uint64_t place = 0;
   char* slab = nullptr;
-  if (first && n >= least_place && send_credit_ >= std::int64_t(message_cost)) slab = transport_->slab(n, place);
+  if (e && e->may_be_placed() && send_credit_ >= std::int64_t(message_cost)) slab = transport_->slab(n, place);
   bool fits = first && !slab && size + n < one_frame && small_fits(c, n);
-  if (slab) first->codec->encode(first->object, slab);
-  unsigned flags = slab ? MESSAGE | PLACE | last : fits ? MESSAGE | last : first ? 0 : last;
+  if (slab) e->m.codec->encode(e->m.object, slab);
+  unsigned flags = slab ? MESSAGE | PLACE | last : fits ? MESSAGE | e->flag | last : first ? 0 : last;
   std::size_t at = open_frame(STREAM | HEAD | flags, c.number_);
   encoder_.head(out, h.method, *h.profile, timeout, *h.md, true);
   if (slab) {
@@ -98,41 +135,45 @@ void session::open(call& c, const call_head& h, const message* first, bool half_
     c.send_credit_ -= std::int64_t(n + message_cost);
     send_credit_ -= message_cost;
   } else if (fits) {
-    append(out, *first, n);
+    append(out, e->m, n);
     c.send_credit_ -= std::int64_t(n + message_cost);
     send_credit_ -= std::int64_t(n + message_cost);
   }
   close_frame(at);
-  if (first && !slab && !fits) send(c, *first, half_close);
+  if (e && !slab && !fits) send(c, *e, half_close);
 }
 
-bool session::send(call& c, const message& m, bool half_close) {
-  std::size_t n = m.codec->size(m.object);
+bool session::send(call& c, const message& m, bool half_close) { return send(c, encoded(c, m), half_close); }
+
+bool session::send(call& c, const encoded& e, bool half_close) {
   std::string& out = output_.frames();
   unsigned last = half_close ? END : 0;
   std::uint64_t place;
-  if (n >= least_place && !sends(c) && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
-    if (char* slab = transport_->slab(n, place)) {
-      m.codec->encode(m.object, slab);
+  if (e.may_be_placed() && !sends(c) && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
+    if (char* slab = transport_->slab(e.n, place)) {
+      e.m.codec->encode(e.m.object, slab);
       std::size_t at = open_frame(STREAM | MESSAGE | PLACE | last, c.number_);
-      put_number(out, n);
+      put_number(out, e.n);
       put_number(out, place);
       close_frame(at);
-      c.send_credit_ -= std::int64_t(n + message_cost);
+      c.send_credit_ -= std::int64_t(e.n + message_cost);
       send_credit_ -= message_cost;
       return true;
     }
-  if (small_fits(c, n)) {
-    std::size_t at = open_frame(STREAM | MESSAGE | last, c.number_);
-    append(out, m, n);
+  if (small_fits(c, e.n)) {
+    std::size_t at = open_frame(STREAM | MESSAGE | e.flag | last, c.number_);
+    append(out, e.m, e.n);
     close_frame(at);
-    c.send_credit_ -= std::int64_t(n + message_cost);
-    send_credit_ -= std::int64_t(n + message_cost);
+    c.send_credit_ -= std::int64_t(e.n + message_cost);
+    send_credit_ -= std::int64_t(e.n + message_cost);
     return true;
   }
-  auto bytes = std::make_shared<std::string>();
-  append(*bytes, m, n);
-  enqueue(c, {std::move(bytes), 0, false, half_close, {}, false});
+  outbox::item item;
+  item.message = std::make_shared<std::string>();
+  append(*item.message, e.m, e.n);
+  item.compressed = e.flag;
+  item.half_close = half_close;
+  enqueue(c, std::move(item));
   return !c.session_ || !sends(c);
 }
 
@@ -200,15 +241,17 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
   std::size_t blocks = end_size(s, *trailer) + (header ? size_of(*header) : 0);
 
   std::string& out = output_.frames();
-  std::size_t n = reply ? reply->codec->size(reply->object) : 0;
+  std::optional<encoded> e;
+  if (reply) e.emplace(c, *reply);
+  std::size_t n = e ? e->n : 0;
   std::uint64_t place = 0;
   char* slab = nullptr;
   bool one = blocks <= one_frame && !sends(c);
-  if (one && reply && n >= least_place && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
+  if (one && e && e->may_be_placed() && c.send_credit_ >= std::int64_t(message_cost) && send_credit_ >= std::int64_t(message_cost))
     slab = transport_->slab(n, place);
   if (one && (!reply || slab || (blocks + n <= one_frame && small_fits(c, n)))) {
-    if (slab) reply->codec->encode(reply->object, slab);
-    unsigned flags = STREAM | END | (header ? HEAD : 0u) | (reply ? MESSAGE : 0u) | (slab ? PLACE : 0u);
+    if (slab) e->m.codec->encode(e->m.object, slab);
+    unsigned flags = STREAM | END | (header ? HEAD : 0u) | (reply ? MESSAGE | e->flag : 0u) | (slab ? PLACE : 0u);
     std::size_t at = open_frame(flags, c.number_);
     if (header) encoder_.header(out, *header, true);
     encoder_.end(out, s, *trailer, true);
@@ -217,7 +260,7 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
       put_number(out, place);
       send_credit_ -= message_cost;
     } else if (reply) {
-      append(out, *reply, n);
+      append(out, e->m, n);
       send_credit_ -= std::int64_t(n + message_cost);
     }
     close_frame(at);
@@ -225,7 +268,7 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
     return c.on_end(std::move(s), {}, false);
   }
   if (header) send_header(c, *header);
-  if (reply) send(c, *reply);
+  if (e) send(c, *e, false);
   c.finishing_ = true;
   outbox::item last;
   last.has_end = true;
@@ -252,7 +295,7 @@ void session::pump(call& c) {
       if (credit < 0 || (credit == 0 && left > 0)) return;
       std::size_t n = std::min({left, std::size_t(credit), largest_piece});
       bool more = n < left;
-      unsigned flags = STREAM | (i.begun ? PIECE : MESSAGE) | (more ? MORE : i.half_close ? END : 0u);
+      unsigned flags = STREAM | (i.begun ? PIECE : i.compressed ? MESSAGE | COMPRESSED : MESSAGE) | (more ? MORE : i.half_close ? END : 0u);
       std::size_t at = open_frame(flags, c.number_);
       if (!i.begun && more) put_number(out, i.message->size());
       if (n >= 4096) {

@@ -41,6 +41,7 @@ struct outbox {
     shared_bytes message;  // null: only an end
     std::size_t sent = 0;
     bool begun = false;
+    bool compressed = false;
     bool half_close = false;  // of a caller, with the message
     std::string end;          // of a callee: the block
     bool has_end = false;
@@ -173,6 +174,7 @@ class session final : public discardable, loop_member, transport_events {
   void on_reset(std::uint64_t number, wire::reader& r);
   void on_credit(std::uint64_t number, wire::reader& r);
   void deliver(call& c, unsigned flags, std::string_view bytes, std::uint64_t size, std::uint64_t place);
+  void take(call& c, std::string_view bytes);
   void cannot_receive(call& c, const status& s);
   void call_error(call* c, std::uint64_t number, const char* rule);
   void give_credit(std::uint64_t number, std::uint64_t n);
@@ -180,6 +182,8 @@ class session final : public discardable, loop_member, transport_events {
   bool known(std::uint64_t number) const { return is_ours(number) ? number < next_ : number <= last_theirs_; }
 
   // send.cpp: frames that leave
+  struct encoded;
+  bool send(call& c, const encoded& e, bool half_close);
   bool small_fits(const call& c, std::size_t n) const;
   void pump(call& c);
   void pump_all();

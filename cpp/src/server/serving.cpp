@@ -1,5 +1,6 @@
 #include "server/serving.hpp"
 
+#include "mux/gzip.hpp"
 #include "mux/outcome.hpp"
 
 namespace nearcall::detail {
@@ -30,10 +31,7 @@ status services::unknown(std::string_view name) const {
 // ---- serving
 
 serving::serving(session& s, std::shared_ptr<const services> table, std::uint64_t limit, detail::loop& l)
-    : session_(&s), services_(std::move(table)), limit_(limit), loop_(l) {
-  profile_.authority = "localhost";
-  profile_.agent = "nearcall-cpp/1";
-}
+    : session_(&s), services_(std::move(table)), limit_(limit), loop_(l), profiles_("localhost", "nearcall-cpp/1", gzip::accepted()) {}
 
 call* serving::accept(wire::head_block& head, status& refusal) {
   std::string_view name;
@@ -42,7 +40,7 @@ call* serving::accept(wire::head_block& head, status& refusal) {
     refusal = services_->unknown(head.method);
     return nullptr;
   }
-  if (!head.profile->encoding.empty() && head.profile->encoding != "identity") {
+  if (!gzip::is_identity(head.profile->encoding) && !gzip::known(head.profile->encoding)) {
     refusal = {code::unimplemented, "grpc: Decompressor is not installed for grpc-encoding \"" + head.profile->encoding + "\""};
     return nullptr;
   }
@@ -101,7 +99,7 @@ void serving::make(client_call& c) {
 }
 
 void serving::start_waiting() {
-  if (session_ && !calls_.empty()) calls_.start(*session_, profile_, 4 << 20);
+  if (session_ && !calls_.empty()) calls_.start(*session_, profiles_, 4 << 20);
 }
 
 // ---- calls
@@ -148,6 +146,12 @@ void server_call::handled(status s) {
   release();
 }
 
+void server_call::fail(const status& s) {
+  if (!open()) return;
+  header_sent_ = true;
+  session_->finish(*this, nullptr, nullptr, s, {});
+}
+
 void server_call::send_header_once() {
   if (!open() || std::exchange(header_sent_, true)) return;
   session_->send_header(*this, header_);
@@ -178,18 +182,19 @@ void server_call::release() {
 }
 
 task<status> one_request_call::handle() {
-  if (wrong_) return status(code::internal, "grpc: error unmarshalling request");
+  if (!wrong_.ok()) return std::move(wrong_);
   if (received_ != 1)
     return status(code::internal, received_ ? "the client sent more than one request to a method that has one" : "the client sent no request");
   return handle_request();
 }
 
 void one_request_call::on_message(incoming& m) {
-  if (received_++ == 0) wrong_ = !protobuf().decode(request(), m);
+  if (received_++ == 0) wrong_ = decode(request(), m, largest_);
 }
 
 void request_stream_call::on_message(incoming& m) {
   inbox_.arrived(*this, m);
+  if (inbox_.wrong()) return fail(*inbox_.wrong());
   wake(inbox_.waiter());
 }
 void request_stream_call::on_half_close() {
@@ -199,6 +204,7 @@ void request_stream_call::on_half_close() {
 void request_stream_call::on_cancelled() { wake(inbox_.waiter()); }
 bool request_stream_call::read_ready(void* into) {
   ready_ = !inbox_.wrong() && inbox_.take(*this, into);
+  if (!ready_ && inbox_.wrong()) fail(*inbox_.wrong());
   return ready_ || half_closed_seen_ || cancelled() || inbox_.wrong();
 }
 bool request_stream_call::read_done() { return std::exchange(ready_, false) || inbox_.got(); }

@@ -57,7 +57,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
   std::uint64_t limit_;  // of handlers, also of those whose calls were reset; 0 for none
   detail::loop& loop_;
   peer_identity peer_;  // once the session has ended
-  wire::profile profile_;
+  wire::profiles profiles_;
   call_queue calls_;
   std::size_t running_ = 0;
   server_call *first_ = nullptr, *last_ = nullptr;  // whose handlers wait

@@ -25,6 +25,17 @@ struct profile {
   std::size_t length() const { return authority.size() + agent.size() + subtype.size() + encoding.size() + accept.size(); }
 };
 
+/// The profiles of a caller's calls, with and without compression.
+struct profiles {
+  profile plain, gzip;
+  profiles() = default;
+  profiles(std::string authority, std::string agent, std::string_view accept) {
+    plain = {std::move(authority), std::move(agent), "", "", std::string(accept)};
+    gzip = plain;
+    gzip.encoding = accept;
+  }
+};
+
 struct string_hash {
   using is_transparent = void;
   std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }

@@ -245,6 +245,49 @@ CHECK(cancel_a_stream_of_requests) {
   EXPECT_IS((co_await s.finish()).status().code(), code::cancelled);
 }
 
+// ---- compression
+
+CHECK(gzip_unary) {
+  for (std::size_t n : {0, 1, 100, 40000, 1000000}) {
+    auto r = co_await w.echo.Unary(message(std::string(n, 'z')), {.compressor = "gzip"});
+    EXPECT_IS(r.status().to_string(), "OK");
+    EXPECT_IS(r->data().size(), n);
+  }
+}
+CHECK(gzip_that_does_not_compress) {
+  std::string noise;
+  for (unsigned i = 0, x = 1; i < 300000; i++) noise += char((x = x * 1664525 + 1013904223) >> 24);
+  auto r = co_await w.echo.Unary(message(noise), {.compressor = "gzip"});
+  EXPECT_IS(r.status().to_string(), "OK");
+  EXPECT(r->data() == noise);
+}
+CHECK(gzip_streams) {
+  auto s = w.echo.Chat({.compressor = "gzip"});
+  for (int i = 0; i < 50; i++) {
+    std::size_t n = std::size_t(i) * 5000;
+    EXPECT(co_await s.write(message(std::string(n, 'z'))));
+    auto* m = co_await s.read();
+    EXPECT_IS(m ? m->data().size() : 1, n);
+  }
+  s.done();
+  EXPECT(!co_await s.read());
+  EXPECT_IS(s.status().to_string(), "OK");
+}
+CHECK(gzip_of_more_than_the_limit) {
+  auto r = co_await w.echo.Unary(message(std::string(5 << 20, 'z')), {.compressor = "gzip"});
+  EXPECT_IS(r.status().code(), code::resource_exhausted);
+  EXPECT(r.status().message().starts_with("grpc: received message after decompression larger than max"));
+  auto up = w.echo.Up({.compressor = "gzip"});
+  (void)co_await up.write(message(std::string(5 << 20, 'z')));
+  EXPECT_IS((co_await up.finish()).status().code(), code::resource_exhausted);
+  auto reply = co_await w.echo.Unary(message("x", 1 << 20), {.max_receive = 1000, .compressor = "gzip"});
+  EXPECT_IS(reply.status().code(), code::resource_exhausted);
+}
+CHECK(a_compressor_that_is_unknown) {
+  auto r = co_await w.echo.Unary(message("x"), {.compressor = "zip"});
+  EXPECT_IS(r.status().to_string(), "Internal: grpc: Compressor is not installed for requested grpc-encoding \"zip\"");
+}
+
 // ---- the other direction
 
 CHECK(the_server_calls_the_client) {

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -200,6 +202,20 @@ var checks = []struct {
 			}
 		}
 	}},
+	{"gzip", func(t *testing.T, c conn) {
+		for _, n := range []int{0, 1, 100, 40_000, 1_000_000} {
+			r, err := c.Unary(t.Context(), &echopb.Message{Data: make([]byte, n)}, grpc.UseCompressor(gzip.Name))
+			if err != nil || len(r.GetData()) != n {
+				t.Errorf("%d bytes: %d came back, %v", n, len(r.GetData()), err)
+			}
+		}
+		_, err := c.Unary(t.Context(), &echopb.Message{Data: make([]byte, 5<<20)}, grpc.UseCompressor(gzip.Name))
+		wantStatus(t, err, codes.ResourceExhausted, "grpc: received message after decompression larger than max 4194304")
+	}},
+	{"an encoding that the server does not know", func(t *testing.T, c conn) {
+		_, err := c.Unary(t.Context(), &echopb.Message{Data: []byte("x")}, grpc.UseCompressor(plain{}.Name()))
+		wantStatus(t, err, codes.Unimplemented, `grpc: Decompressor is not installed for grpc-encoding "plain"`)
+	}},
 	{"calls back", func(t *testing.T, c conn) {
 		for _, n := range []int{4, 100_000, 1 << 20} {
 			r, err := c.Back(t.Context(), &echopb.Message{Data: make([]byte, n)})
@@ -303,6 +319,19 @@ var checks = []struct {
 		unary(t, c, []byte("after"))
 	}},
 }
+
+// plain is an encoding that changes nothing.
+type plain struct{}
+
+func init() { encoding.RegisterCompressor(plain{}) }
+
+func (plain) Name() string                                 { return "plain" }
+func (plain) Compress(w io.Writer) (io.WriteCloser, error) { return closer{w}, nil }
+func (plain) Decompress(r io.Reader) (io.Reader, error)    { return r, nil }
+
+type closer struct{ io.Writer }
+
+func (closer) Close() error { return nil }
 
 // TestGoClient runs Go's clients against servers in C++.
 func TestGoClient(t *testing.T) {

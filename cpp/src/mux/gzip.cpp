@@ -1,0 +1,71 @@
+#include "mux/gzip.hpp"
+
+#ifdef NEARCALL_GZIP
+
+#include <zlib.h>
+
+#include <algorithm>
+
+namespace nearcall::detail::gzip {
+namespace {
+constexpr int gzip_window = 15 + 16;  // zlib's way of saying gzip
+}
+
+std::string_view accepted() { return "gzip"; }
+
+std::string compress(std::string_view bytes) {
+  z_stream z{};
+  std::string to;
+  if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, gzip_window, 8, Z_DEFAULT_STRATEGY) != Z_OK) return to;
+  to.resize(deflateBound(&z, bytes.size()));
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  z.avail_in = uInt(bytes.size());
+  z.next_out = reinterpret_cast<Bytef*>(to.data());
+  z.avail_out = uInt(to.size());
+  deflate(&z, Z_FINISH);
+  to.resize(z.total_out);
+  deflateEnd(&z);
+  return to;
+}
+
+result decompress(std::string_view bytes, std::size_t limit, std::string& to) {
+  z_stream z{};
+  if (inflateInit2(&z, gzip_window) != Z_OK) return result::wrong;
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  z.avail_in = uInt(bytes.size());
+  to.clear();
+  result r = result::wrong;
+  for (;;) {
+    std::size_t have = to.size();
+    if (have > limit) {
+      r = result::too_large;
+      break;
+    }
+    // One byte more than the limit shows that it is exceeded.
+    to.resize(std::min(std::max<std::size_t>(4096, have * 2), limit + 1));
+    z.next_out = reinterpret_cast<Bytef*>(to.data() + have);
+    z.avail_out = uInt(to.size() - have);
+    int e = inflate(&z, Z_NO_FLUSH);
+    to.resize(to.size() - z.avail_out);
+    if (e == Z_STREAM_END) {
+      r = z.avail_in ? result::wrong : to.size() > limit ? result::too_large : result::done;
+      break;
+    }
+    if (e != Z_OK && e != Z_BUF_ERROR) break;
+    if (z.avail_in == 0 && z.avail_out > 0) break;  // it is cut short
+  }
+  inflateEnd(&z);
+  return r;
+}
+
+}  // namespace nearcall::detail::gzip
+
+#else
+
+namespace nearcall::detail::gzip {
+std::string_view accepted() { return {}; }
+std::string compress(std::string_view) { return {}; }
+result decompress(std::string_view, std::size_t, std::string&) { return result::wrong; }
+}  // namespace nearcall::detail::gzip
+
+#endif

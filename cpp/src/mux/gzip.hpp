@@ -1,0 +1,19 @@
+// The encoding gzip, if the library was built with zlib.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace nearcall::detail::gzip {
+
+/// What a caller accepts in replies, for profiles: `gzip`, or nothing without zlib.
+std::string_view accepted();
+inline bool known(std::string_view encoding) { return encoding == "gzip" && !accepted().empty(); }
+inline bool is_identity(std::string_view encoding) { return encoding.empty() || encoding == "identity"; }
+
+std::string compress(std::string_view bytes);
+enum class result { done, wrong, too_large };
+/// Decompresses up to `limit` bytes.
+result decompress(std::string_view bytes, std::size_t limit, std::string& to);
+
+}  // namespace nearcall::detail::gzip
