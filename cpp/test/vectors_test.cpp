@@ -525,6 +525,58 @@ TEST(Vectors, SessionsTakePartInConversations) {
     for (auto* own : {"client", "server"}) play(file, own);
 }
 
+/// A profile that breaks a rule gets its number, and each call that has it is an error.
+TEST(Blocks, AProfileWithControlCharactersIsWrongForEachCall) {
+  decoder d(16384);
+  std::string fresh("\1\2/m\0\1\x01\0\0\0\0\0\0", 13), numbered("\1\2/m\1\0\0", 7);
+  reader first(fresh), second(numbered);
+  EXPECT_NE(d.head(first, false).wrong, nullptr);
+  EXPECT_EQ(first.error(), nullptr);
+  EXPECT_NE(d.head(second, false).wrong, nullptr);
+  EXPECT_EQ(second.error(), nullptr);
+}
+
+/// What entries of two bytes cost their receiver is bounded by the block's limit, not by their number.
+TEST(Blocks, EntriesAreCountedBeforeTheyTakeMemory) {
+  decoder d(16384);
+  std::string block;
+  put_number(block, 400000);
+  for (int i = 0; i < 400000; i++) block += std::string(i ? "\2\0" : "\0\1k\0", i ? 2 : 4);
+  reader r(block);
+  header_block h = d.header(r, false);
+  EXPECT_EQ(r.error(), nullptr);
+  EXPECT_NE(h.wrong, nullptr);
+  EXPECT_LT(h.metadata.size(), 600u);
+}
+
+/// A call's window holds for the call also while the connection has more.
+TEST(Sessions, MoreThanACallsCreditEndsTheConnection) {
+  session_options o;
+  o.takes_calls = true;
+  o.stream_window = 65536;
+  alone a(true, o);
+  a.hello({});
+  std::string head;
+  std::size_t at = begin_frame(head, STREAM | HEAD, 1);
+  encoder e;
+  profile p;
+  e.head(head, "/f/m", p, 0, {}, true);
+  end_frame(head, at);
+  a.arrive(head);
+  std::string message;
+  at = begin_frame(message, STREAM | MESSAGE, 1);
+  message += std::string(30000, 'm');
+  end_frame(message, at);
+  ASSERT_EQ(a.owner.calls.size(), 1u);
+  a.owner.calls[0]->reads = false;
+  a.arrive(message);
+  a.arrive(message);
+  EXPECT_FALSE(a.owner.ended);
+  a.arrive(message);
+  EXPECT_TRUE(a.sent(BYE, BYE_PROTOCOL));
+  EXPECT_EQ(a.owner.why, "protocol error: more bytes came than the call has credit for");
+}
+
 // ---- shared memory
 
 std::string shm_file(const char* name) { return root + "/internal/transport/shm/testdata/" + name; }

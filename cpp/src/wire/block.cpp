@@ -270,18 +270,21 @@ head_block decoder::head(reader& r, bool pieces) {
   if (has_controls(h.method)) b.breaks("a method has a control character");
   if (std::uint64_t n = r.number(); n == 0) {
     auto p = std::make_shared<wire::profile>();
+    bool controls = false;
     for (auto* field : {&p->authority, &p->agent, &p->subtype, &p->encoding, &p->accept}) {
       *field = r.string();
-      if (has_controls(*field)) b.breaks("a profile has a control character");
+      controls |= has_controls(*field);
     }
+    if (controls) b.breaks("a profile has a control character");
     std::size_t cost = p->length() + 5 * string_cost;
     if (!r.error() && !pieces && used_ + cost <= table_size) {
       used_ += cost;
-      profiles_.push_back(p);
+      profiles_.push_back({p, controls});
     }
     h.profile = std::move(p);
   } else if (n <= profiles_.size()) {
-    h.profile = profiles_[n - 1];
+    h.profile = profiles_[n - 1].profile;
+    if (profiles_[n - 1].has_controls) b.breaks("a profile has a control character");
   } else {
     r.fail("a profile's number was never given");
     return h;

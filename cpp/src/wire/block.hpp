@@ -112,7 +112,11 @@ class decoder {
 
   std::uint64_t limit_;
   std::vector<std::unique_ptr<const std::string>> names_;  // views of them stay valid
-  std::vector<std::shared_ptr<const wire::profile>> profiles_;
+  struct numbered_profile {
+    std::shared_ptr<const wire::profile> profile;
+    bool has_controls;  // each call that has it breaks a rule
+  };
+  std::vector<numbered_profile> profiles_;
   std::size_t used_ = 0;
 };
 
