@@ -577,6 +577,26 @@ TEST(Sessions, MoreThanACallsCreditEndsTheConnection) {
   EXPECT_EQ(a.owner.why, "protocol error: more bytes came than the call has credit for");
 }
 
+/// A side that sends PINGs and reads no PONG is left before it has cost much.
+TEST(Sessions, ASideThatDoesNotReadItsAnswersIsLeft) {
+  alone a(true);
+  a.hello({});
+  a.other->takes = 0;
+  std::string pings;
+  for (int i = 0; i < 10000; i++) {
+    std::size_t at = begin_frame(pings, PING, 0);
+    pings += "12345678";
+    end_frame(pings, at);
+  }
+  int n = 0;
+  while (!a.owner.closed && n < 1000) {
+    a.arrive(pings);
+    n++;
+  }
+  EXPECT_EQ(a.owner.why, "the other side does not read the answers to what it sends");
+  EXPECT_LT(n, 60);  // 6 MB
+}
+
 // ---- shared memory
 
 std::string shm_file(const char* name) { return root + "/internal/transport/shm/testdata/" + name; }

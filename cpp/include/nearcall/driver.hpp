@@ -86,7 +86,8 @@ class driver {
   void stop() noexcept;
   /// Does what can be done without waiting. Returns false if there was nothing to do: then fd() becomes readable when there is.
   bool poll();
-  /// A descriptor for other loops: readable when poll() has something to do.
+  /// A descriptor for other loops: readable when poll() has something to do. Call poll() also after something was begun outside of it, a
+  /// call for instance.
   int fd();
   /// Calls f on the driver's thread, soon. Any thread may call it.
   void post(std::function<void()> f);

@@ -131,12 +131,17 @@ void channel_core::on_vacancy(session& s) {
   if (&s == session_.get()) start_waiting();
 }
 
-/// The session takes no more calls; those that it has go on.
+/// The session takes no more calls; those that it has go on, in both directions.
 void channel_core::leave(session& s) {
   if (&s != session_.get()) return;
-  leaving_.push_back(std::move(session_));
-  serving_.reset();
+  leaving_.push_back({std::move(session_), std::exchange(serving_, nullptr)});
   if (state_ == state::ready) state_ = state::idle;
+}
+
+channel_core::connection* channel_core::find(session& s) {
+  for (auto& c : leaving_)
+    if (c.session.get() == &s) return &c;
+  return nullptr;
 }
 
 void channel_core::on_draining(session& s) {
@@ -146,39 +151,39 @@ void channel_core::on_draining(session& s) {
 
 void channel_core::on_end(session& s, const std::string& why) {
   bool current = &s == session_.get(), began = s.hello_seen() && !s.refused();
-  if (serving_ && current) serving_->ended();
   leave(s);
+  if (connection* c = find(s); c && c->serving) c->serving->ended();  // handlers that run on keep it, and the session may go before them
   if (!current || state_ == state::closed) return;
   if (!began) return failed("connection error: " + why);
   if (!queue_.empty()) connect();
 }
 
 void channel_core::on_closed(session& s) {
-  for (auto& l : leaving_) {
-    if (l.get() != &s) continue;
-    loop_.discard(std::move(l));
-    std::erase(leaving_, nullptr);
-    return;
-  }
+  connection* c = find(s);
+  if (!c) return;
+  loop_.discard(std::move(c->session));
+  leaving_.erase(leaving_.begin() + (c - leaving_.data()));
 }
 
 call* channel_core::accept(session& s, wire::head_block& head, status& refusal) {
-  return serving_ && &s == session_.get() ? serving_->accept(head, refusal) : nullptr;
+  if (&s == session_.get()) return serving_->accept(head, refusal);
+  return find(s)->serving->accept(head, refusal);
 }
 
 void channel_core::close() {
   if (state_ == state::closed) return;
   state_ = state::closed;
-  loop_.discard(std::move(dialer_));
+  dialer_.reset();  // at once: it would call this when its address is resolved or its time is up
   const std::string why = "grpc: the client connection is closing";
   while (client_call* c = queue_.first()) {
     queue_.remove(*c);
     c->end({code::cancelled, why}, {});
   }
-  if (session_) leaving_.push_back(std::move(session_));
-  for (auto& s : std::exchange(leaving_, {})) {
-    s->close(s->open_calls() ? wire::BYE_CLOSED : wire::BYE_DONE, why, code::cancelled);
-    session::abandon(std::move(s));
+  if (session_) leave(*session_);
+  for (auto& c : std::exchange(leaving_, {})) {
+    if (c.serving) c.serving->ended();
+    c.session->close(c.session->open_calls() ? wire::BYE_CLOSED : wire::BYE_DONE, why, code::cancelled);
+    session::abandon(std::move(c.session));
   }
 }
 

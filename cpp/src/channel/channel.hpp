@@ -61,8 +61,15 @@ class channel_core final : public session_owner {
   channel_options options_;
   wire::profiles profiles_;
   std::unique_ptr<dialer> dialer_;
-  std::unique_ptr<session> session_;                // for new calls
-  std::vector<std::unique_ptr<session>> leaving_;   // whose calls end
+  /// A connection, and the calls that the server makes over it.
+  struct connection {
+    std::unique_ptr<detail::session> session;
+    std::shared_ptr<detail::serving> serving;  // null if this side takes no calls
+  };
+  connection* find(session& s);
+
+  std::unique_ptr<session> session_;   // for new calls
+  std::vector<connection> leaving_;    // whose calls end
   call_queue queue_;
   state state_ = state::idle;
   std::string why_;                                 // of the last failure

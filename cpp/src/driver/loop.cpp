@@ -252,6 +252,7 @@ int loop::descriptor() {
   if (timer_fd_ < 0) {
     timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     poller_.add(timer_fd_, &timer_handler_);
+    set_descriptor_timer();
   }
 #endif
   return poller_.fd();

@@ -188,6 +188,7 @@ void session::give_credit(std::uint64_t number, std::uint64_t n) {
   std::size_t at = open_frame(CREDIT, number);
   put_number(output_.frames(), n);
   close_frame(at);
+  answered(at);
 }
 
 void session::call_error(call* c, std::uint64_t number, const char* rule) {

@@ -213,6 +213,7 @@ void session::end_with(std::uint64_t number, const status& s) {
   std::size_t at = open_frame(STREAM | END, number);
   encoder_.end(out, s, {}, true);
   close_frame(at);
+  answered(at);
 }
 
 void session::finish(call& c, const metadata* header, const message* reply, const status& given, const metadata& given_trailer) {
@@ -357,6 +358,7 @@ void session::send_reset(std::uint64_t number, reset_code code, std::string_view
   put_number(out, code);
   out += text.substr(0, 4096);
   close_frame(at);
+  answered(at);
 }
 
 void session::reset(call& c, reset_code code, std::string_view text) {

@@ -133,6 +133,11 @@ void session::flush() {
     write_out();
   }
   bool waits = !output_.empty();
+  if (!waits) answers_ = 0;
+  if (answers_ > most_answers && backlog() > most_answers + high_water) {
+    if (!over_) end_all("the other side does not read the answers to what it sends", false);
+    return close_transport();
+  }
   if (waits != wants_writable_) {
     wants_writable_ = waits;
     transport_->want_writable(waits);
@@ -213,6 +218,7 @@ void session::on_ping(std::string_view token) {
   std::size_t at = open_frame(PONG, 0);
   output_.frames() += token;
   close_frame(at);
+  answered(at);
   keeper& k = *keeper_;
   auto least = calls_.empty() ? options_.min_idle_ping : options_.min_ping;
   if (!options_.server || least.count() == 0) return;

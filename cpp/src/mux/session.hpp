@@ -197,8 +197,13 @@ class session final : public discardable, loop_member, transport_events {
   void forget(call& c);
   void expire(call& c);
   std::size_t backlog() const { return output_.size(); }
+  /// A frame that answers one of the other side's was appended from `at` on.
+  void answered(std::size_t at) { answers_ += output_.frames().size() - at; }
 
   static constexpr std::size_t high_water = 512 << 10, low_water = 128 << 10;  // of what waits to be written
+  // Nothing but the other side's reading bounds what answers its frames: refused calls, PONG, CREDIT, RETURN. A side that is owed as much
+  // of it, and does not read, is left.
+  static constexpr std::size_t most_answers = 4 << 20;
   static constexpr std::size_t by_reference = 16 << 10;                        // messages from here on are not copied into frames
 
   detail::loop& loop_;
@@ -218,6 +223,7 @@ class session final : public discardable, loop_member, transport_events {
   std::string block_;              // the PARTs so far
   std::uint64_t block_of_ = 0;
   call *first_sender_ = nullptr, *last_sender_ = nullptr;
+  std::size_t answers_ = 0;        // bytes, since all was written
   const char* broken_ = nullptr;
   std::string why_;
   bool spoke_ = false;             // a frame of a call has left since the last PING

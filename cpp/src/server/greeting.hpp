@@ -23,6 +23,7 @@ class greeting final : public discardable, io_handler, timer {
   /// `bound`: of shared memory; null if offers are declined.
   greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d);
   ~greeting() override;
+  clock::time_point begun() const { return begun_; }
 
  private:
   void on_io(bool readable, bool writable) override;
@@ -37,6 +38,7 @@ class greeting final : public discardable, io_handler, timer {
   std::shared_ptr<shm::budget> bound_;
   bool watched_ = true, answered_ = false;
   done done_;
+  clock::time_point begun_ = clock::now();
   std::string received_;
 #ifdef __linux__
   struct made;

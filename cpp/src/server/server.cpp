@@ -20,6 +20,8 @@ class home;
 /// A connection of a server.
 struct connection final : session_owner, discardable {
   connection(home& h, std::unique_ptr<transport> t, const session_options& o, std::string_view arrived);
+  /// A session that is still open tells `serving` that it ends.
+  ~connection() override { session.reset(); }
 
   call* accept(detail::session&, wire::head_block& head, status& refusal) override { return serving->accept(head, refusal); }
   void on_hello(detail::session&) override { serving->start_waiting(); }
@@ -107,7 +109,9 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     for (driver* other : options.drivers) homes.push_back(std::make_shared<home>(other->internal(), table, options));
   }
 
-  struct listener final : io_handler {
+  static constexpr std::size_t most_greetings = 256;
+
+  struct listener final : io_handler, timer {
     server_core& core;
     target at;
     descriptor socket;
@@ -116,23 +120,31 @@ class server_core final : public std::enable_shared_from_this<server_core> {
       core.loop.poller().add(socket.get(), this);
     }
     ~listener() {
+      core.loop.cancel(*this);
       core.loop.poller().remove(socket.get(), this);
       if (at.local() && at.path[0] != '@') ::unlink(at.path.c_str());
     }
     void on_io(bool, bool) override {
       for (int i = 0; i < 16; i++) {
         descriptor s(::accept(socket.get(), nullptr, nullptr));
-        if (!s) return;
+        if (!s) {
+          if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+          // The connection stays in the queue, and the socket readable: look again when others may have ended.
+          core.loop.poller().remove(socket.get(), this);
+          return core.loop.set(*this, clock::now() + 100ms);
+        }
         prepare_socket(s.get());
         core.greet(*this, std::move(s));
       }
     }
+    void expired() override { core.loop.poller().add(socket.get(), this); }
   };
 
   void greet(listener& l, descriptor s) {
     if (l.credentials) return give(l.credentials->secure(std::move(s), ""), {}, false);
     if (!l.at.local()) return give(socket_transport(std::move(s), "tcp"), {}, false);
     bool only_memory = l.at.kind == target::scheme::shm;
+    if (greetings.size() >= most_greetings && !drop_a_greeting()) return;
     greetings.push_back(std::make_unique<greeting>(loop, std::move(s), memory_bound, [this, only_memory](greeting& g, std::unique_ptr<transport> t, std::string arrived) {
       if (t) give(std::move(t), std::move(arrived), only_memory);
       for (auto& other : greetings)
@@ -143,6 +155,16 @@ class server_core final : public std::enable_shared_from_this<server_core> {
           return;
         }
     }));
+  }
+
+  /// Clients that do not go on keep no others out: the oldest leaves if it has said nothing for a while.
+  bool drop_a_greeting() {
+    auto oldest = std::min_element(greetings.begin(), greetings.end(), [](auto& a, auto& b) { return a->begun() < b->begun(); });
+    if (clock::now() - (*oldest)->begun() < 100ms) return false;
+    loop.discard(std::move(*oldest));
+    *oldest = std::move(greetings.back());
+    greetings.pop_back();
+    return true;
   }
 
   /// To the driver with the fewest connections.

@@ -1,0 +1,88 @@
+// Who may destroy what, and when. Run with AddressSanitizer: what these tests look for are uses of memory that was freed.
+#include <gtest/gtest.h>
+#include <nearcall/nearcall.hpp>
+
+#include <memory>
+#include <string>
+
+#include <unistd.h>
+
+#include "echo_service.hpp"
+
+namespace nearcall::test {
+namespace {
+
+/// The address is resolved from the loop, when the channel is gone; nobody listens there.
+TEST(Ownership, AChannelIsDestroyedWhileItConnects) {
+  driver d;
+  auto ch = std::make_unique<channel>(d, "unix:/nonexistent/socket");
+  {
+    Echo_stub echo(*ch);
+    Message q;
+    auto call = echo.Unary(q);
+  }
+  ch.reset();
+  while (d.poll()) {
+  }
+}
+
+/// The server hands a connection to another driver, which never gets to close it.
+TEST(Ownership, ADriverIsDestroyedWithAnOpenConnection) {
+  std::string path = "unix:@nearcall-ownership-" + std::to_string(::getpid());
+  driver d;
+  auto other = std::make_unique<driver>();
+  auto s = std::make_unique<server>(d, server_options{.drivers = {other.get()}, .max_shared_memory = 0});
+  ASSERT_TRUE(s->listen(path).ok());
+  channel ch(d, path);
+  Echo_stub echo(ch);
+  Message q;
+  auto call = echo.Unary(q);
+  auto until = clock::now() + std::chrono::seconds(10);
+  while (s->connections() == 0 || ch.network().empty()) {
+    ASSERT_TRUE(clock::now() < until);
+    d.poll();
+    other->poll();
+  }
+  for (int i = 0; i < 100; i++) {
+    d.poll();
+    other->poll();
+  }
+  s.reset();
+  other.reset();
+}
+
+/// Its handler calls back when the connection of its call is gone.
+struct late_service : echo_service {
+  bool begun = false, go = false, ended = false;
+  task<status> Unary(context& c, const Message& q, Message&) override {
+    begun = true;
+    while (!go) co_await c.driver().sleep_for(std::chrono::milliseconds(1));
+    auto r = co_await Echo_stub(c.client()).Unary(q);
+    ended = r.status().code() == code::unavailable;
+    co_return status();
+  }
+};
+
+TEST(Ownership, AHandlerCallsBackWhenTheChannelIsClosed) {
+  std::string path = "unix:@nearcall-late-" + std::to_string(::getpid());
+  driver d;
+  echo_service echoes;
+  late_service late;
+  server s(d);
+  s.add(echoes);
+  ASSERT_TRUE(s.listen(path).ok());
+  channel ch(d, path, {.services = {&late}});
+  Message q;
+  auto call = Echo_stub(ch).Back(q);
+  auto until = clock::now() + std::chrono::seconds(10);
+  for (; !late.begun; d.poll()) ASSERT_TRUE(clock::now() < until);
+  ch.close();
+  for (; s.connections() > 0; d.poll()) ASSERT_TRUE(clock::now() < until);
+  for (int i = 0; i < 100; i++) d.poll();
+  late.go = true;
+  for (; !late.ended; d.poll()) ASSERT_TRUE(clock::now() < until);
+  for (int i = 0; i < 100; i++) d.poll();
+}
+
+}  // namespace
+}  // namespace nearcall::test
