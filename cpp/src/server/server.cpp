@@ -116,26 +116,34 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     target at;
     descriptor socket;
     nearcall::credentials credentials;
+    bool linked = at.local() && at.path[0] != '@';  // the socket has a file
     listener(server_core& c, target t, descriptor s, nearcall::credentials cr) : core(c), at(std::move(t)), socket(std::move(s)), credentials(std::move(cr)) {
       core.loop.poller().add(socket.get(), this);
     }
     ~listener() {
       core.loop.cancel(*this);
       core.loop.poller().remove(socket.get(), this);
-      if (at.local() && at.path[0] != '@') ::unlink(at.path.c_str());
+      unlink();
     }
-    void on_io(bool, bool) override {
-      for (int i = 0; i < 16; i++) {
+    void unlink() {
+      if (std::exchange(linked, false)) ::unlink(at.path.c_str());
+    }
+    void on_io(bool, bool) override { (void)accept(16); }
+    /// Accepts up to n connections; false if no more are there.
+    bool accept(int n) {
+      for (; n > 0; n--) {
         descriptor s(::accept(socket.get(), nullptr, nullptr));
         if (!s) {
-          if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+          if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
           // The connection stays in the queue, and the socket readable: look again when others may have ended.
           core.loop.poller().remove(socket.get(), this);
-          return core.loop.set(*this, clock::now() + 100ms);
+          core.loop.set(*this, clock::now() + 100ms);
+          return false;
         }
         prepare_socket(s.get());
         core.greet(*this, std::move(s));
       }
+      return true;
     }
     void expired() override { core.loop.poller().add(socket.get(), this); }
   };
@@ -188,8 +196,16 @@ class server_core final : public std::enable_shared_from_this<server_core> {
       else h->loop.handle()->post([h, f] { ((*h).*f)(); });
     }
   }
+  /// No more clients can connect. Those that have are served: closing the socket would cut them off.
   void stop_listening() {
+    for (auto& l : listeners) {
+      l->unlink();
+      while (l->accept(16)) {
+      }
+    }
     listeners.clear();
+  }
+  void drop_greetings() {
     for (auto& g : std::exchange(greetings, {})) loop.discard(std::move(g));
   }
 
@@ -249,16 +265,20 @@ task<void> server::graceful_stop(std::chrono::nanoseconds most) {
   auto core = core_;
   core->stop_listening();
   core->each_home(&home::drain);
-  auto until = clock::now() + most;
-  for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000)))
+  auto begun = clock::now(), until = begun + most;
+  for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
     co_await core->loop.driver().sleep_for(pause);
+    if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
+  }
+  core->drop_greetings();
   core->each_home(&home::stop);
   // The last bytes leave before the caller goes on, as it may end the process.
   co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
 }
 
 void server::stop() {
-  core_->stop_listening();
+  core_->listeners.clear();
+  core_->drop_greetings();
   core_->each_home(&home::stop);
 }
 

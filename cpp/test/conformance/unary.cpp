@@ -201,7 +201,7 @@ CHECK(deadline_that_has_passed) {
 }
 CHECK(deadline_far_away) { EXPECT_IS((co_await w.echo.Unary(message("x"), {.timeout = std::chrono::hours(24 * 365 * 20)})).status().to_string(), "OK"); }
 CHECK(deadline_of_a_stream) {
-  auto s = w.echo.Chat({.timeout = 30ms});
+  auto s = w.echo.Chat({.timeout = 500ms});
   EXPECT(co_await s.write(message("m")));
   EXPECT(co_await s.read());
   EXPECT(!co_await s.read());
