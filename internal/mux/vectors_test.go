@@ -104,8 +104,8 @@ func (p *part) start(h *wire.Hello) {
 	p.session, p.peer = lone(p.t, o, w, false)
 }
 
-// follow handles a frame. If it is of the session's side, the session is made to send the same. It
-// needs no help to send a control frame, except the client's RESET.
+// follow handles a frame of the conversation. For a frame of the session's own side, follow makes the session
+// send the same frame, unless the session sends it unasked, as it does all control frames but the client's RESET.
 func (p *part) follow(own bool, b []byte) {
 	f, _, err := wire.Next(b)
 	if err != nil {

@@ -108,8 +108,7 @@ void* decodable(M& m) {
   return static_cast<google::protobuf::MessageLite*>(&m);
 }
 
-/// A call of either side while it has a number on a connection: what the session knows of it. It belongs to its user and is in no
-/// memory of the session's.
+/// What a session knows of a call that is open on it. The caller or the handler owns the object; the session keeps a pointer.
 class call : protected timer {
  public:
   call();
@@ -156,7 +155,7 @@ class call : protected timer {
   bool ours_ = false, half_closed_ = false, in_pieces_ = false, finishing_ = false, listed_ = false;
 };
 
-/// Messages that have arrived and were not read yet, and whoever waits for the next.
+/// Holds messages that have arrived until they are read, and the coroutine that waits for the next one.
 class inbox {
  public:
   /// The next message has arrived. It is decoded at once if it is waited for; otherwise its bytes are kept.
@@ -253,7 +252,7 @@ class client_call : public call {
   task<status> intercept(std::size_t i);
   task<status> run();
   task<> run_interceptors();
-  /// For whoever has found a connection.
+  /// Sends the call on a connection. The channel calls this when it has one.
   void start(session& s, const wire::profiles& p, std::size_t max_receive);
   const wire::profile& profile_of(const wire::profiles& p) const;
   /// The size of the head that start would send.

@@ -121,7 +121,7 @@ class server_call : public call, resident {
   std::optional<clock::time_point> deadline_;
   std::stop_source stop_{std::nostopstate};
   starter starter_{*this};
-  server_call *before_ = nullptr, *after_ = nullptr;  // in the list of calls whose handlers may not run yet
+  server_call *before_ = nullptr, *after_ = nullptr;  // neighbours in the list of calls that wait to run their handlers
   bool queued_ = false, started_ = false, cancelled_ = false, header_sent_ = false;
   task<status> task_{status{}};
   std::coroutine_handle<> awaits_task_;  // while the handler is suspended

@@ -43,8 +43,7 @@ class due {
   due *previous_ = nullptr, *next_ = nullptr;
 };
 
-/// What is due, in order. Nothing else resumes a coroutine of the library, so a coroutine never runs inside the code that found out
-/// that it can go on.
+/// What is due, in order. The library resumes coroutines only from here, so none runs inside the code that completed what it waits for.
 class ready_list {
  public:
   ready_list() { head_.previous_ = head_.next_ = &head_; }
@@ -255,7 +254,7 @@ using awaited_raw = decltype(awaiter_of(std::declval<std::remove_reference_t<A>&
 template <class A>
 using awaited = std::conditional_t<std::is_void_v<awaited_raw<A>>, std::monostate, awaited_raw<A>>;
 
-/// Several things that are awaited at a time, and who waits for them.
+/// The state that the branches of all() and any() share.
 struct gathering {
   std::size_t left;           // until the waiter goes on
   std::size_t first = 0;      // which was done first
@@ -264,7 +263,7 @@ struct gathering {
   caught error = {};
 };
 
-/// Awaits one of them. It is destroyed with its owner, and then waits no more.
+/// A coroutine that awaits one of the awaitables. Destroying it stops the wait.
 class branch {
  public:
   struct promise_type {

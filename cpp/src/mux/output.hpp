@@ -25,7 +25,7 @@ class output {
   std::size_t size() const { return frames_.size() - written_ + size_; }
   bool empty() const { return size() == 0; }
 
-  /// What is to be written next, at most 64 stretches.
+  /// Fills in up to `most` stretches of bytes to write next, and returns how many there are.
   std::size_t stretches(iovec* to, std::size_t most) const;
   void wrote(std::size_t n);
   void clear();

@@ -50,7 +50,7 @@ struct outbox {
   bool pieces_in_progress() const { return !items.empty() && items.front().begun; }
 };
 
-/// The head of a call that is to be made.
+/// What the caller's head frame will say.
 struct call_head {
   std::string_view method;
   const wire::profile* profile = nullptr;  // lives as long as the session
@@ -59,7 +59,8 @@ struct call_head {
   std::size_t max_receive = 4 << 20;
 };
 
-/// Who a session belongs to. It may not destroy the session from within these: it hands it to loop::discard.
+/// The owner of a session: a channel, or a server's connection. The session calls these functions, so they must not destroy it; they pass
+/// it to loop::discard instead.
 class session_owner {
  public:
   /// The other side makes a call. The result is the call, which lives until its on_end; or null, and `refusal` ends the call.
@@ -72,7 +73,7 @@ class session_owner {
   virtual void on_vacancy(session&) {}
   /// No calls are open any more, and none can be made.
   virtual void on_end(session&, const std::string& why) = 0;
-  /// Nothing is left to write or to wait for.
+  /// The transport is closed. The owner discards the session.
   virtual void on_closed(session&) = 0;
 
  protected:
