@@ -111,6 +111,10 @@ void session::open(call& c, const call_head& h, const message* first, bool half_
   if (size > one_frame) {
     std::string block;
     encoder_.head(block, h.method, *h.profile, timeout, *h.md, false);
+    if (block.size() <= one_frame) {  // the other side numbers what is new in it
+      block.clear();
+      encoder_.head(block, h.method, *h.profile, timeout, *h.md, true);
+    }
     std::string_view rest = parts(c.number_, block);
     std::size_t at = open_frame(STREAM | HEAD | (first ? 0 : last), c.number_);
     out += rest;
@@ -189,7 +193,7 @@ void session::half_close(call& c) {
 void session::send_header(call& c, const metadata& m) {
   if (wrong_metadata(m).empty() && size_of(m) <= peer_.block) {
     std::string& out = output_.frames();
-      if (size_of(m) <= one_frame) {
+    if (size_of(m) <= one_frame) {
       std::size_t at = open_frame(STREAM | HEAD, c.number_);
       encoder_.header(out, m, true);
       close_frame(at);
