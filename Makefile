@@ -340,6 +340,10 @@ cpp: cpp-build ## the C++ library and its tests, against each other and against 
 cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
 
+.PHONY: cpp-bench
+cpp-bench: cpp-tools ## the tournament of the C++ library against gRPC C++ and Cap'n Proto, in a quarter of an hour
+	python3 cpp/bench/run.py $(BENCH)
+
 cpp-build: cpp-tools
 	cmake -S cpp -B '$(CPP_BUILD)' -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1$(if $(CPP_SANITIZE), -g)' -DNEARCALL_SANITIZE='$(CPP_SANITIZE)' >'$(CURDIR)/bin/cpp.log' || { cat '$(CURDIR)/bin/cpp.log'; exit 1; }
 	cmake --build '$(CPP_BUILD)' --  --quiet
@@ -383,6 +387,7 @@ generate: ## make the generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
+	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
