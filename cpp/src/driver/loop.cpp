@@ -144,18 +144,22 @@ void loop::give_buffer(std::string&& b) {
   buffers_.push_back(std::move(b));
 }
 
-/// Coroutines that are due, and what they and others have to write.
+/// Coroutines that are due, and what they and others have to write. What some of them have written leaves before the next ones run, so
+/// that the other side does not wait for all of them.
 bool loop::work() {
+  constexpr int before_flush = 8, rounds = 125;
   bool any = false;
-  for (int i = 0; i < 1000 && ready_.run_next(); i++) any = true;
-  for (std::size_t i = 0; i < dirty_.size(); i++) {  // flushing may make others dirty
-    loop_member* m = dirty_[i];
-    if (!m) continue;
-    dirty_[i] = nullptr;
-    m->dirty_ = false;
-    m->flush();
+  for (int round = 0, n = before_flush; round < rounds && n == before_flush; round++) {
+    for (n = 0; n < before_flush && ready_.run_next(); n++) any = true;
+    for (std::size_t i = 0; i < dirty_.size(); i++) {  // flushing may make others dirty
+      loop_member* m = dirty_[i];
+      if (!m) continue;
+      dirty_[i] = nullptr;
+      m->dirty_ = false;
+      m->flush();
+    }
+    dirty_.clear();
   }
-  std::erase(dirty_, nullptr);
   return any;
 }
 
@@ -180,24 +184,29 @@ bool loop::step() {
   return any || !ready_.empty();
 }
 
-/// Looks at the memory of awake sessions for a while. It offers the processor each microsecond or so: the other side may need it.
+/// Looks for what arrives for a while: at the memory of awake sessions, or at the descriptors if there are none. It offers the processor
+/// each microsecond or so: the other side may need it.
 bool loop::spin() {
   std::erase(awake_, nullptr);
-  if (awake_.empty() || options_.spin.count() <= 0) return false;
+  if (!active_ || options_.spin.count() <= 0) return false;
   if (skip_ > 0) {
     skip_--;
     return false;
   }
   clock::time_point until{};
   for (unsigned i = 1;; i++) {
-    for (auto* m : awake_)
-      if (m->has_more()) {
-        in_vain_ = 0;
-        return true;
-      }
+    bool found = false;
+    for (auto* m : awake_) found |= m->has_more();
     if (has_posted_.load(std::memory_order_relaxed) || stopped_.load(std::memory_order_relaxed)) return true;
-    pause_processor();
-    if (i % 32) continue;
+    if (!found && !awake_.empty()) {
+      pause_processor();
+      if (i % 32) continue;
+    }
+    if (!found && awake_.empty()) found = poller_.look();
+    if (found) {
+      in_vain_ = 0;
+      return true;
+    }
     auto now = clock::now();
     if (until == clock::time_point{}) until = now + options_.spin;
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
@@ -224,6 +233,7 @@ bool loop::fall_asleep() {
   }
   for (auto* m : awake_) m->awake_ = false;
   awake_.clear();
+  active_ = false;
   return true;
 }
 
@@ -238,9 +248,9 @@ bool loop::turn(bool may_sleep) {
     if (spin() || !fall_asleep()) return true;
     clock::time_point at;
     if (!timers_.empty()) at = timers_.first();
-    bool any = poller_.wait(timers_.empty() ? nullptr : &at);
+    active_ = poller_.wait(timers_.empty() ? nullptr : &at);
     asleep_.store(false);
-    return any;
+    return active_;
   }
   if (poller_.look() || !fall_asleep()) return true;
   set_descriptor_timer();

@@ -121,6 +121,7 @@ class loop {
   /// The member has something to write.
   void dirty(loop_member& m) {
     if (m.dirty_) return;
+    active_ = true;
     m.dirty_ = true;
     dirty_.push_back(&m);
   }
@@ -182,6 +183,7 @@ class loop {
   std::vector<std::string> buffers_;
   unsigned turns_ = 0;
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
+  bool active_ = false;              // something was read or written since the last sleep: an answer may come soon
   std::unique_ptr<waker> waker_;
   int timer_fd_ = -1;
   detail::loop::timer_handler timer_handler_{*this};
