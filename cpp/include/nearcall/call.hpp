@@ -67,6 +67,7 @@ class session;
 class client_call;
 class loop_handle;
 struct outbox;
+struct pieces;
 
 /// The bytes of a message that has arrived, in steps: one, or several of up to 64 KiB.
 class incoming {
@@ -147,7 +148,7 @@ class call : protected timer {
   std::int64_t send_credit_ = 0, receive_credit_ = 0, owed_ = 0;
   std::uint64_t piece_size_ = 0;      // of the message that comes in pieces
   std::unique_ptr<outbox> outbox_;    // what waits for credit
-  std::string pieces_;                // what has arrived of a message in pieces
+  std::unique_ptr<pieces> pieces_;    // what has arrived of a message in pieces
   call *previous_ = nullptr, *next_ = nullptr;  // in the session's list of calls that wait to send
   bool compresses_ = false;    // messages that are sent
   bool decompresses_ = false;  // those that arrive, if they say so

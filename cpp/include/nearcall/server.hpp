@@ -1,6 +1,7 @@
 // Servers, and what handlers are given.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <coroutine>
 #include <cstddef>
@@ -69,6 +70,13 @@ namespace detail {
 
 class serving;
 
+/// A message of a handler. The memory of a large one is used again by a later call.
+template <class M>
+struct reused {
+  M message;
+  std::size_t bytes = 0;  // of the largest message that it held
+};
+
 /// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
 class server_call : public call, resident {
  public:
@@ -93,6 +101,24 @@ class server_call : public call, resident {
   /// Ends the call while its handler runs.
   void fail(const status& s);
 
+  /// Takes the memory of an earlier call's message, if there is some.
+  template <class M>
+  void take_spare(reused<M>& m) {
+    std::unique_ptr<reused<M>> spare(static_cast<reused<M>*>(take_spare(&M::default_instance())));
+    if (!spare) return;
+    m.message.Swap(&spare->message);
+    m.bytes = spare->bytes;
+  }
+  /// Leaves the memory of a message to a later call, if it is large.
+  template <class M>
+  void keep_spare(reused<M>& m, std::size_t bytes) {
+    m.bytes = std::max(m.bytes, bytes);
+    if (m.bytes < least_left) return;
+    m.message.Clear();
+    keep_spare(&M::default_instance(), new reused<M>(std::move(m)), [](void* o) { delete static_cast<reused<M>*>(o); }, m.bytes);
+  }
+  static constexpr std::size_t least_left = 32 << 10;
+
   friend class reply_writer;
   friend class nearcall::server_interceptor;
 
@@ -113,6 +139,8 @@ class server_call : public call, resident {
   void handled(status s);
   void release();
   void destroy() final;
+  void* take_spare(const void* type);
+  void keep_spare(const void* type, void* object, void (*destroy)(void*), std::size_t bytes);
 
   nearcall::context context_{*this};
   std::shared_ptr<serving> serving_;  // the connection
@@ -158,7 +186,7 @@ class one_request_call : public server_call {
   void on_message(incoming& m) final;
   void on_half_close() final { ready(); }
   task<status> handle() final;
-  virtual void* request() = 0;
+  virtual void* request(std::size_t bytes) = 0;
   virtual task<status> handle_request() = 0;
 
  private:
@@ -264,36 +292,53 @@ class stream : public reader<Request>, public writer<Reply> {
 
 namespace detail {
 
-template <class Request, class Reply, class F>
-class unary_handler final : public one_request_call {
- public:
-  explicit unary_handler(F& f) : f_(f) {}
+/// A call whose one request keeps its memory for later calls.
+template <class Request>
+class typed_request_call : public one_request_call {
+ protected:
+  ~typed_request_call() override { keep_spare(request_, received_); }
+  const Request& request() const { return request_.message; }
 
  private:
-  void* request() override { return decodable(request_); }
-  task<status> handle_request() override { return f_(context(), request_, reply_); }
+  void* request(std::size_t bytes) final {
+    received_ = bytes;
+    if (bytes >= least_left) take_spare(request_);
+    return decodable(request_.message);
+  }
+  reused<Request> request_;
+  std::size_t received_ = 0;
+};
+
+template <class Request, class Reply, class F>
+class unary_handler final : public typed_request_call<Request> {
+ public:
+  explicit unary_handler(F& f) : f_(f) {}
+  ~unary_handler() override { this->keep_spare(reply_, encoded_.object ? std::size_t(reply_.message.GetCachedSize()) : 0); }
+
+ private:
+  task<status> handle_request() override {
+    this->take_spare(reply_);
+    return f_(this->context(), this->request(), reply_.message);
+  }
   const message* reply() override {
-    encoded_ = encodable(reply_);
+    encoded_ = encodable(reply_.message);
     return &encoded_;
   }
   F& f_;
-  Request request_;
-  Reply reply_;
+  reused<Reply> reply_;
   message encoded_;
 };
 
 template <class Request, class Reply, class F>
-class server_streaming_handler final : public one_request_call {
+class server_streaming_handler final : public typed_request_call<Request> {
  public:
   explicit server_streaming_handler(F& f) : f_(f) {}
 
  private:
-  void* request() override { return decodable(request_); }
-  task<status> handle_request() override { return f_(context(), request_, writer_); }
-  void on_room() override { wake(writes_.waiter()); }
-  void on_cancelled() override { wake(writes_.waiter()); }
+  task<status> handle_request() override { return f_(this->context(), this->request(), writer_); }
+  void on_room() override { this->wake(writes_.waiter()); }
+  void on_cancelled() override { this->wake(writes_.waiter()); }
   F& f_;
-  Request request_;
   reply_writer writes_{*this};
   writer<Reply> writer_{writes_};
 };

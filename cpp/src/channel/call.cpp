@@ -351,7 +351,7 @@ status decode(void* into, incoming& m, std::size_t limit) {
   const status wrong(code::internal, "grpc: failed to unmarshal the received message");
   if (!m.compressed) return protobuf().decode(into, m) ? status() : wrong;
   std::string plain;
-  switch (gzip::decompress(m.next(), limit, plain)) {  // it comes in one step: it was in no slab
+  switch (gzip::decompress(m, limit, plain)) {
     case gzip::result::done: break;
     case gzip::result::wrong: return {code::internal, "grpc: failed to decompress the received message"};
     case gzip::result::too_large:
@@ -374,6 +374,7 @@ void inbox::arrived(call& c, incoming& m) {
   auto& list = chunks_->list;
   if (list.empty() || list.back().size() + n > chunk_size) list.emplace_back();
   std::string& to = list.back();
+  to.reserve(to.size() + n + 9);
   wire::put_number(to, std::uint64_t(n) << 1 | m.compressed);
   std::size_t have = 0;
   for (std::string_view part; have < n && !(part = m.next()).empty(); have += part.size()) to += part;

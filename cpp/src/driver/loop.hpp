@@ -12,6 +12,8 @@
 #include <nearcall/driver.hpp>
 #include <nearcall/task.hpp>
 
+#include "driver/spares.hpp"
+
 namespace nearcall::detail {
 
 /// A binary heap of timers that know their place in it.
@@ -150,6 +152,7 @@ class loop {
   void enter(resident& r);
   void leave(resident& r);
 
+  detail::spares& spares() { return spares_; }
   /// Memory for messages that are kept for another attempt.
   std::string take_buffer();
   void give_buffer(std::string&& b);
@@ -181,6 +184,7 @@ class loop {
   std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
   resident* residents_ = nullptr;
   std::vector<std::string> buffers_;
+  detail::spares spares_{*this};
   unsigned turns_ = 0;
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
   bool active_ = false;              // something was read or written since the last sleep: an answer may come soon

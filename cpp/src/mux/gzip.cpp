@@ -28,14 +28,18 @@ std::string compress(std::string_view bytes) {
   return to;
 }
 
-result decompress(std::string_view bytes, std::size_t limit, std::string& to) {
+result decompress(incoming& m, std::size_t limit, std::string& to) {
   z_stream z{};
   if (inflateInit2(&z, gzip_window) != Z_OK) return result::wrong;
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  z.avail_in = uInt(bytes.size());
   to.clear();
   result r = result::wrong;
-  for (;;) {
+  for (bool more = true;;) {
+    if (more && z.avail_in == 0) {
+      std::string_view step = m.next();
+      more = !step.empty();
+      z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(step.data()));
+      z.avail_in = uInt(step.size());
+    }
     std::size_t have = to.size();
     if (have > limit) {
       r = result::too_large;
@@ -48,11 +52,11 @@ result decompress(std::string_view bytes, std::size_t limit, std::string& to) {
     int e = inflate(&z, Z_NO_FLUSH);
     to.resize(to.size() - z.avail_out);
     if (e == Z_STREAM_END) {
-      r = z.avail_in ? result::wrong : to.size() > limit ? result::too_large : result::done;
+      r = z.avail_in || !m.next().empty() ? result::wrong : to.size() > limit ? result::too_large : result::done;
       break;
     }
     if (e != Z_OK && e != Z_BUF_ERROR) break;
-    if (z.avail_in == 0 && z.avail_out > 0) break;  // it is cut short
+    if (!more && z.avail_in == 0 && z.avail_out > 0) break;  // it is cut short
   }
   inflateEnd(&z);
   return r;
@@ -65,7 +69,7 @@ result decompress(std::string_view bytes, std::size_t limit, std::string& to) {
 namespace nearcall::detail::gzip {
 std::string_view accepted() { return {}; }
 std::string compress(std::string_view) { return {}; }
-result decompress(std::string_view, std::size_t, std::string&) { return result::wrong; }
+result decompress(incoming&, std::size_t, std::string&) { return result::wrong; }
 }  // namespace nearcall::detail::gzip
 
 #endif

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include <nearcall/call.hpp>
+
 namespace nearcall::detail::gzip {
 
 /// What a caller accepts in replies, for profiles: `gzip`, or nothing without zlib.
@@ -13,7 +15,7 @@ inline bool is_identity(std::string_view encoding) { return encoding.empty() || 
 
 std::string compress(std::string_view bytes);
 enum class result { done, wrong, too_large };
-/// Decompresses up to `limit` bytes.
-result decompress(std::string_view bytes, std::size_t limit, std::string& to);
+/// Decompresses a message of up to `limit` bytes.
+result decompress(incoming& m, std::size_t limit, std::string& to);
 
 }  // namespace nearcall::detail::gzip

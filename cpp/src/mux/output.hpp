@@ -11,7 +11,25 @@
 namespace nearcall::detail {
 
 /// A message that was encoded for sending.
-using shared_bytes = std::shared_ptr<std::string>;
+class encoded_message {
+ public:
+  char* data() const { return bytes_.get(); }
+  std::size_t size() const { return size_; }
+  std::size_t capacity() const { return capacity_; }
+  /// Room for a message of n bytes. What was there is lost.
+  void reset(std::size_t n) {
+    if (n > capacity_) {
+      bytes_.reset(new char[n]);
+      capacity_ = n;
+    }
+    size_ = n;
+  }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  std::size_t size_ = 0, capacity_ = 0;
+};
+using shared_bytes = std::shared_ptr<encoded_message>;
 
 class output {
  public:

@@ -1,5 +1,6 @@
 // Frames that arrive.
 #include <algorithm>
+#include <cstring>
 
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
@@ -10,7 +11,7 @@ using namespace wire;
 
 namespace {
 
-/// The bytes of a message that came in a frame, or in pieces.
+/// The bytes of a message that came in a frame.
 class whole_message final : public incoming {
  public:
   explicit whole_message(std::string_view bytes) : bytes_(bytes) { size = bytes.size(); }
@@ -18,6 +19,21 @@ class whole_message final : public incoming {
 
  private:
   std::string_view bytes_;
+};
+
+/// A message that came in pieces.
+class message_in_pieces final : public incoming {
+ public:
+  explicit message_in_pieces(const pieces& p) : pieces_(p) { size = p.size; }
+  std::string_view next() override {
+    if (at_ == pieces_.chunks.size()) return {};
+    std::size_t before = at_ * piece_chunk::size;
+    return {pieces_.chunks[at_++]->bytes, std::min(pieces_.size - before, piece_chunk::size)};
+  }
+
+ private:
+  const pieces& pieces_;
+  std::size_t at_ = 0;
 };
 
 /// A message in the other side's slab. Each byte is copied once, before it is looked at.
@@ -303,7 +319,7 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
   if (!theirs && (flags & HEAD) && (c->header_seen_ || c->message_seen_)) return breaks("a second header came, or one after a message");
   if (c->in_pieces_ != bool(flags & PIECE)) return breaks("the pieces of a message are not together");
   if (flags & PIECE) {
-    std::uint64_t got = c->pieces_.size() + bytes.size();
+    std::uint64_t got = (c->pieces_ ? c->pieces_->size : 0) + bytes.size();
     if (flags & MORE ? got >= c->piece_size_ : got != c->piece_size_) return breaks("the pieces of a message do not have its size");
   }
   if (wrong) {
@@ -352,15 +368,14 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
     return c.on_message(m);
   }
   if ((flags & MESSAGE) && !(flags & MORE)) {
-    return take(c, bytes);
+    whole_message m(bytes);  // it is decompressed when it is read, so what waits takes no more memory than its credit
+    m.compressed = c.compressed_;
+    return c.on_message(m);
   }
   if (flags & MESSAGE) {
     c.in_pieces_ = true;
     c.piece_size_ = size;
-    c.pieces_.clear();
-    // Memory is allocated as bytes arrive: a size costs its sender nothing.
-    c.pieces_.reserve(std::min<std::uint64_t>(size, 1 << 20));
-    c.pieces_ = bytes;
+    add_piece(c, bytes);
     std::int64_t missing = std::int64_t(size - bytes.size()) - c.receive_credit_;
     if (missing > 0) {
       give_credit(c.number_, std::uint64_t(missing));
@@ -369,19 +384,36 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
     }
     return;
   }
-  c.pieces_ += bytes;
+  add_piece(c, bytes);
   if (flags & MORE) return;
   c.in_pieces_ = false;
-  std::string complete = std::move(c.pieces_);
-  c.pieces_.clear();
-  take(c, complete);
+  std::unique_ptr<pieces> all = std::move(c.pieces_);
+  message_in_pieces m(*all);
+  m.compressed = c.compressed_;
+  c.on_message(m);  // may destroy the call
+  give_back(*all);
 }
 
-/// A message is complete, as it was sent. It is decompressed when it is read, so what waits takes no more memory than its credit.
-void session::take(call& c, std::string_view bytes) {
-  whole_message m(bytes);
-  m.compressed = c.compressed_;
-  c.on_message(m);
+/// Memory is allocated as bytes arrive: a size costs its sender nothing.
+void session::add_piece(call& c, std::string_view bytes) {
+  if (!c.pieces_) c.pieces_.reset(new pieces);
+  pieces& p = *c.pieces_;
+  while (!bytes.empty()) {
+    std::size_t at = p.size % piece_chunk::size;
+    if (at == 0) {
+      auto chunk = loop_.spares().take<piece_chunk>();
+      if (!chunk) chunk.reset(new piece_chunk);
+      p.chunks.push_back(std::move(chunk));
+    }
+    std::size_t n = std::min(bytes.size(), piece_chunk::size - at);
+    std::memcpy(p.chunks.back()->bytes + at, bytes.data(), n);
+    p.size += n;
+    bytes.remove_prefix(n);
+  }
+}
+
+void session::give_back(pieces& p) {
+  for (auto& chunk : p.chunks) loop_.spares().keep(std::move(chunk), piece_chunk::size);
 }
 
 /// A message that this side cannot take ends its call.

@@ -173,8 +173,8 @@ bool session::send(call& c, const encoded& e, bool half_close) {
     return true;
   }
   outbox::item item;
-  item.message = std::make_shared<std::string>();
-  append(*item.message, e.m, e.n);
+  item.message = room_for(e.n);
+  e.m.codec->encode(e.m.object, item.message->data());
   item.compressed = e.flag;
   item.half_close = half_close;
   enqueue(c, std::move(item));
@@ -281,6 +281,16 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
   enqueue(c, std::move(last));
 }
 
+shared_bytes session::room_for(std::size_t n) {
+  auto m = loop_.spares().take<encoded_message>();
+  if (!m) m.reset(new encoded_message);
+  m->reset(n);
+  return {m.release(), [&l = loop_](encoded_message* m) {
+            std::size_t bytes = m->capacity();
+            l.spares().keep(std::unique_ptr<encoded_message>(m), bytes);
+          }};
+}
+
 void session::enqueue(call& c, outbox::item item) {
   if (!c.outbox_) c.outbox_ = std::make_unique<outbox>();
   c.outbox_->items.push_back(std::move(item));
@@ -307,7 +317,7 @@ void session::pump(call& c) {
         close_frame(at, n);
         output_.refer(i.message, i.sent, n);
       } else {
-        out.append(*i.message, i.sent, n);
+        out.append(i.message->data() + i.sent, n);
         close_frame(at);
       }
       auto cost = std::int64_t(n + (i.begun ? 0 : message_cost));
@@ -377,7 +387,7 @@ void session::forget(call& c) {
   (c.ours_ ? ours_ : theirs_)--;
   c.session_ = nullptr;
   c.outbox_.reset();
-  c.pieces_.clear();
+  if (auto p = std::move(c.pieces_)) give_back(*p);
   touch();  // a session that leaves may be idle now, and a call that waits may begin
 }
 

@@ -35,6 +35,16 @@ struct session_options {
   std::chrono::milliseconds min_ping{0}, min_idle_ping{0};  // that the other side has to keep
 };
 
+/// What has arrived of a message in pieces.
+struct piece_chunk {
+  static constexpr std::size_t size = 64 << 10;
+  char bytes[size];
+};
+struct pieces {
+  std::vector<std::unique_ptr<piece_chunk>> chunks;
+  std::size_t size = 0;
+};
+
 /// What waits to be sent for a call, in order.
 struct outbox {
   struct item {
@@ -175,7 +185,8 @@ class session final : public discardable, loop_member, transport_events {
   void on_reset(std::uint64_t number, wire::reader& r);
   void on_credit(std::uint64_t number, wire::reader& r);
   void deliver(call& c, unsigned flags, std::string_view bytes, std::uint64_t size, std::uint64_t place);
-  void take(call& c, std::string_view bytes);
+  void add_piece(call& c, std::string_view bytes);
+  void give_back(pieces& p);
   void cannot_receive(call& c, const status& s);
   void call_error(call* c, std::uint64_t number, const char* rule);
   void give_credit(std::uint64_t number, std::uint64_t n);
@@ -188,6 +199,7 @@ class session final : public discardable, loop_member, transport_events {
   bool small_fits(const call& c, std::size_t n) const;
   void pump(call& c);
   void pump_all();
+  shared_bytes room_for(std::size_t n);
   void enqueue(call& c, outbox::item item);
   void list(call& c);
   void unlist(call& c);

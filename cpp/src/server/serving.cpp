@@ -152,6 +152,11 @@ void server_call::fail(const status& s) {
   session_->finish(*this, nullptr, nullptr, s, {});
 }
 
+void* server_call::take_spare(const void* type) { return serving_->loop().spares().take(type); }
+void server_call::keep_spare(const void* type, void* object, void (*destroy)(void*), std::size_t bytes) {
+  serving_->loop().spares().keep(type, object, destroy, bytes);
+}
+
 void server_call::send_header_once() {
   if (!open() || std::exchange(header_sent_, true)) return;
   session_->send_header(*this, header_);
@@ -189,7 +194,7 @@ task<status> one_request_call::handle() {
 }
 
 void one_request_call::on_message(incoming& m) {
-  if (received_++ == 0) wrong_ = decode(request(), m, largest_);
+  if (received_++ == 0) wrong_ = decode(request(m.size), m, largest_);
 }
 
 void request_stream_call::on_message(incoming& m) {
