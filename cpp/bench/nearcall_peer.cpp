@@ -77,11 +77,9 @@ task<> call(driver& d, const bench::request& r) {
 
   bench::timing t(r);
   if (r.row.starts_with("64callers")) {
-    std::vector<task<>> all;
-    for (int i = 0; i < bench::callers; i++) all.push_back(caller(stubs[i % stubs.size()], blob, t));
-    for (auto& c : all) c.start();
-    for (auto& c : all)
-      while (!c.done()) co_await d.sleep_for(std::chrono::microseconds(100));
+    std::vector<task<>> callers;
+    for (int i = 0; i < bench::callers; i++) callers.push_back(caller(stubs[i % stubs.size()], blob, t));
+    co_await all(callers);
   } else {
     while (t.goes_on()) {
       if (r.row == "empty") {

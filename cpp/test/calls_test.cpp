@@ -138,6 +138,35 @@ TEST_P(Calls, OneMethodIsServedByAFunction) {
   }());
 }
 
+TEST_P(Calls, ALargeMessageLeavesNothingToLaterCalls) {
+  server s(d);
+  s.add(echo);
+  int calls = 0;
+  s.on<&Echo::Unary>([&](context& c, const Message& q, Message& r) -> task<status> {
+    EXPECT_TRUE(r.data().empty() && r.count() == 0);
+    EXPECT_EQ(q.data(), std::string(std::size_t(q.count()), char('a' + q.count() % 26)));
+    co_await c.driver().sleep_for(std::chrono::microseconds(calls++ % 3));
+    r = q;
+    r.set_count(r.count() + 1);
+    co_return status();
+  });
+  channel ch(d, listen(s), options());
+  Echo_stub stub(ch);
+  auto caller = [&](std::vector<int> sizes) -> task<> {
+    for (int n : sizes) {
+      Message q = message(std::string(std::size_t(n), char('a' + n % 26)));
+      q.set_count(n);
+      auto r = co_await stub.Unary(q);
+      EXPECT_TRUE(r && r->data() == q.data() && r->count() == n + 1) << r.status().to_string();
+    }
+  };
+  std::vector<task<>> callers;
+  callers.push_back(caller({1 << 20, 10, 0, 3 << 20, 70000, 1, 2 << 20}));
+  callers.push_back(caller({5, 1 << 20, 40000, 0, 200000, 0, 33000}));
+  callers.push_back(caller({100000, 100000, 0, 100000, 3, 3, 3, 65536, 65537, 131072}));
+  d.run([&]() -> task<> { co_await all(callers); }());
+}
+
 // ---- interceptors
 
 struct recording_server_interceptor : server_interceptor {

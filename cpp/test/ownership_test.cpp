@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "driver/loop.hpp"
 #include "echo_service.hpp"
 
 namespace nearcall::test {
@@ -49,6 +50,41 @@ TEST(Ownership, ADriverIsDestroyedWithAnOpenConnection) {
   }
   s.reset();
   other.reset();
+}
+
+/// What large messages leave is kept up to a bound, and for a time.
+TEST(Ownership, MemoryThatIsKeptIsBounded) {
+  struct object {
+    int& alive;
+    explicit object(int& alive) : alive(alive) { alive++; }
+    ~object() { alive--; }
+  };
+  using detail::spares;
+  int alive = 0;
+  driver d;
+  {
+    spares s(d.internal(), std::chrono::milliseconds(20));
+    auto keep = [&](std::size_t bytes) { s.keep(std::make_unique<object>(alive), bytes); };
+    EXPECT_FALSE(s.take<object>());
+    keep(spares::least - 1);
+    EXPECT_EQ(alive, 0);
+    keep(spares::most / 2);
+    keep(spares::most / 2);
+    keep(spares::least);
+    EXPECT_EQ(alive, 2);
+    EXPECT_FALSE(s.take<std::string>());
+    EXPECT_TRUE(s.take<object>());
+    EXPECT_EQ(alive, 1);
+    keep(spares::most / 2);
+    EXPECT_EQ(alive, 2);
+    auto wait = [&]() -> task<> {
+      while (alive > 0) co_await d.sleep_for(std::chrono::milliseconds(1));
+    };
+    d.run(wait());
+    keep(spares::most);
+    EXPECT_EQ(alive, 1);
+  }
+  EXPECT_EQ(alive, 0);
 }
 
 /// Its handler calls back when the connection of its call is gone.

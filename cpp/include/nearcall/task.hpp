@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace nearcall {
 
@@ -333,6 +334,23 @@ task<std::tuple<detail::awaited<A>...>> all(A&&... awaitables) {
   }
   g.error.rethrow();
   co_return std::apply([](auto&... v) { return std::tuple<detail::awaited<A>...>(std::move(*v)...); }, values);
+}
+
+/// Awaits as many things of one kind as there are: all of their values, in their order.
+template <class A>
+task<std::vector<detail::awaited<A>>> all(std::vector<A>& awaitables) {
+  std::vector<std::optional<detail::awaited<A>>> values(awaitables.size());
+  detail::gathering g{awaitables.size()};
+  {
+    std::vector<detail::branch> branches;
+    for (std::size_t i = 0; i < values.size(); i++) branches.push_back(detail::await_into(awaitables[i], values[i]));
+    for (std::size_t i = 0; i < values.size(); i++) branches[i].start(g, i);
+    co_await detail::gathered{&g};
+  }
+  g.error.rethrow();
+  std::vector<detail::awaited<A>> found;
+  for (auto& v : values) found.push_back(std::move(*v));
+  co_return found;
 }
 
 /// Awaits several things until the first is done: its value, in a variant whose index() says which it was. The others are no longer

@@ -3,12 +3,6 @@
 #include "driver/loop.hpp"
 
 namespace nearcall::detail {
-namespace {
-
-constexpr std::size_t most = 64 << 20;
-constexpr auto keeps_for = std::chrono::seconds(5);
-
-}  // namespace
 
 spares::~spares() { expired(); }
 
@@ -28,7 +22,7 @@ void spares::keep(const void* type, void* object, void (*destroy)(void*), std::s
   if (bytes < least || bytes > most - bytes_) return destroy(object);
   all_.push_back({type, object, destroy, bytes});
   bytes_ += bytes;
-  loop_.set(*this, clock::now() + keeps_for);
+  loop_.set(*this, clock::now() + keeps_for_);
 }
 
 void spares::expired() {

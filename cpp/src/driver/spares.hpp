@@ -14,9 +14,9 @@ namespace nearcall::detail {
 /// for 5 seconds.
 class spares final : timer {
  public:
-  static constexpr std::size_t least = 32 << 10;  // bytes of an object that is kept
+  static constexpr std::size_t least = 32 << 10, most = 64 << 20;  // bytes of an object that is kept, and of all
 
-  explicit spares(loop& l) : loop_(l) {}
+  explicit spares(loop& l, std::chrono::milliseconds keeps_for = std::chrono::seconds(5)) : loop_(l), keeps_for_(keeps_for) {}
   ~spares();
   /// An object that was kept as of this type, or null.
   void* take(const void* type);
@@ -44,6 +44,7 @@ class spares final : timer {
   void expired() override;
 
   loop& loop_;
+  std::chrono::milliseconds keeps_for_;
   std::vector<spare> all_;
   std::size_t bytes_ = 0;
 };
