@@ -18,6 +18,9 @@
 namespace nearcall::detail {
 namespace {
 
+constexpr auto time_slice = std::chrono::microseconds(100);
+constexpr auto shortest_rest = std::chrono::milliseconds(10), longest_rest = std::chrono::milliseconds(1000);
+
 void pause_processor() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -193,6 +196,7 @@ bool loop::spin() {
     skip_--;
     return false;
   }
+  if (rest_.count() > 0 && clock::now() < rests_until_) return false;
   clock::time_point until{};
   for (unsigned i = 1;; i++) {
     bool found = false;
@@ -205,12 +209,19 @@ bool loop::spin() {
     if (!found && awake_.empty()) found = poller_.look();
     if (found) {
       in_vain_ = 0;
+      rest_ /= 2;
       return true;
     }
     auto now = clock::now();
     if (until == clock::time_point{}) until = now + options_.spin;
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
     ::sched_yield();
+    // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
+    if (auto after = clock::now(); after - now > time_slice) {
+      rest_ = std::clamp<clock::duration>(2 * rest_, shortest_rest, longest_rest);
+      rests_until_ = after + rest_;
+      return true;
+    }
   }
   // After spins that brought nothing, the next 1, 2, 4 ... 64 sleeps begin at once.
   skip_ = 1u << in_vain_;

@@ -187,6 +187,8 @@ class loop {
   detail::spares spares_{*this};
   unsigned turns_ = 0;
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
+  clock::duration rest_{0};          // from spinning, while others compute on this processor
+  clock::time_point rests_until_{};
   bool active_ = false;              // something was read or written since the last sleep: an answer may come soon
   std::unique_ptr<waker> waker_;
   int timer_fd_ = -1;
