@@ -1,6 +1,7 @@
 // Frames that arrive.
 #include <algorithm>
 
+#include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
@@ -9,16 +10,6 @@ namespace nearcall::detail {
 using namespace wire;
 
 namespace {
-
-/// The bytes of a message that came in a frame, or in pieces.
-class whole_message final : public incoming {
- public:
-  explicit whole_message(std::string_view bytes) : bytes_(bytes) { size = bytes.size(); }
-  std::string_view next() override { return std::exchange(bytes_, {}); }
-
- private:
-  std::string_view bytes_;
-};
 
 /// A message in the other side's slab. Each byte is copied once, before it is looked at.
 class placed_message final : public incoming {
@@ -379,8 +370,7 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
 
 /// A message is complete, as it was sent. It is decompressed when it is read, so what waits takes no more memory than its credit.
 void session::take(call& c, std::string_view bytes) {
-  whole_message m(bytes);
-  m.compressed = c.compressed_;
+  whole_message m(bytes, c.compressed_);
   c.on_message(m);
 }
 
