@@ -1,5 +1,6 @@
 // A session, whose other side sends what the input says while its user opens, sends, resets, ends and drains.
 #include "fake_transport.hpp"
+#include "mux/bytes.hpp"
 
 using namespace nearcall;
 using namespace nearcall::detail;
@@ -34,20 +35,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t n) {
     for (int i = 0; i < 3; i++) (void)d.poll();
   };
   if (!(flags & 32)) {
-    std::string begin(wire::line);
-    std::size_t at = wire::begin_frame(begin, wire::HELLO, 0);
-    wire::put_hello(begin, {.calls = flags & 64 ? 2u : 0u});
-    wire::end_frame(begin, at);
-    other->arrive(begin);
+    std::string hello;
+    wire::put_hello(hello, {.calls = flags & 64 ? 2u : 0u});
+    other->arrive(std::string(wire::line) + frame(wire::HELLO, 0, hello));
   }
-  std::string message(next() * 300, 'm');
-  detail::message m{&plain, &message};
+  std::string letters(next() * 300, 'm');
+  std::string_view bytes = letters;
+  detail::message m{&as_bytes, &bytes};
   while (!in.empty() && !owner.closed) {
     switch (unsigned op = next(); op & 15) {
       default: {
-        std::size_t bytes = std::min<std::size_t>(next() + (op & 1 ? next() * 256 : 0), in.size());
-        std::string arrives(in.substr(0, bytes));
-        in.remove_prefix(bytes);
+        std::size_t n = std::min<std::size_t>(next() + (op & 1 ? next() * 256 : 0), in.size());
+        std::string arrives(in.substr(0, n));
+        in.remove_prefix(n);
         other->arrive(arrives);
         break;
       }

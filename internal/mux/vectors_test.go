@@ -1,10 +1,12 @@
 package mux
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,20 +84,22 @@ func TestSessionsTakePartInTheConversations(t *testing.T) {
 
 // A part is the side of a conversation that a session plays.
 type part struct {
-	t       *testing.T
-	own     string
-	session *Session
-	peer    *raw
-	calls   map[uint64]link.Stream // those of a session that is the client
-	peers   wire.Decoder           // of the frames that the vector sends
-	owns    wire.Decoder           // of those that the session must send
-	message map[uint64][]byte      // of a call, as far as the vector has said it
-	reset   map[uint64]bool        // calls that the client has reset
-	want    []string               // what the session must send
+	t        *testing.T
+	own      string
+	session  *Session
+	peer     *raw
+	calls    map[uint64]link.Stream // those of a session that is the client
+	peers    wire.Decoder           // of the frames that the vector sends
+	owns     wire.Decoder           // of those that the session must send
+	message  map[uint64][]byte      // of a call, as far as the vector has said it
+	receives map[uint64]chan []byte // the message that somebody waits for
+	reset    map[uint64]bool        // calls that the client has reset
+	want     []string               // what the session must send
 }
 
 func (p *part) start(h *wire.Hello) {
 	p.calls, p.message, p.reset = make(map[uint64]link.Stream), make(map[uint64][]byte), make(map[uint64]bool)
+	p.receives = make(map[uint64]chan []byte)
 	o := Options{Client: p.own == "client", MaxStreams: uint32(h.Calls), Window: int(h.Stream), ConnWindow: int(h.Connection)}
 	var w *witness
 	if h.Features&wire.FeatureNoCalls == 0 {
@@ -134,6 +138,10 @@ func (p *part) follow(own bool, b []byte) {
 		return
 	case reset:
 		p.calls[f.Stream].Abort(context.Canceled)
+	case f.Kind == wire.KindDrain:
+		if last, err := wire.ParseDrain(f.Body); err == nil && last == wire.NoLast {
+			p.session.Drain()
+		}
 	case f.Kind.Stream():
 		p.say(f.Stream, &rc)
 	}
@@ -167,18 +175,34 @@ func (p *part) say(id uint64, rc *wire.Received) {
 	}
 }
 
-// receive receives the message of a call that is complete with a frame of the peer.
+// receive receives a message of the peer. It waits from the first piece on: then the session grants what the message lacks.
 func (p *part) receive(id uint64, rc *wire.Received) {
 	if !rc.Begins && !rc.Goes {
 		return
+	}
+	synctest.Wait()
+	if st := p.call(id); rc.Begins && st != nil && !p.reset[id] {
+		got := make(chan []byte, 1)
+		p.receives[id] = got
+		go func() {
+			b, err := receive(st, math.MaxInt)
+			if err != nil {
+				p.t.Errorf("call %d: %v", id, err)
+			}
+			got <- b
+		}()
+		synctest.Wait()
 	}
 	p.message[id] = append(p.message[id], rc.Data...)
 	if rc.More {
 		return
 	}
-	if st := p.call(id); st != nil && !p.reset[id] {
-		wants(p.t, st, p.message[id])
+	if got := p.receives[id]; got != nil {
+		if b := <-got; !bytes.Equal(b, p.message[id]) {
+			p.t.Errorf("call %d: received %d bytes, want %d", id, len(b), len(p.message[id]))
+		}
 	}
+	delete(p.receives, id)
 	delete(p.message, id)
 }
 

@@ -149,7 +149,7 @@ func TestAConversationWithCredit(t *testing.T) {
 		"a second call is given up by its caller. client and server say what credit each has left to send messages with, after the frame.",
 		small, Hello{Version: 1, Stream: 1 << 17, Connection: 80_000, Calls: 100, Block: 1 << 20})
 	c.greet(c.client)
-	request := &Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte{'.'}, 100_000), HalfClose: true}
+	request := &Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte("0123456789"), 10_000), HalfClose: true}
 	c.send(c.client, request)
 	if request.Done() || c.client.Connection > 0 {
 		t.Fatalf("before HELLO %+v is left", c.client.left)
@@ -194,6 +194,28 @@ func TestAConversationAtTheEndOfItsCredit(t *testing.T) {
 		t.Fatal("the empty message is not sent")
 	}
 	c.end("least-credit")
+}
+
+// A receiver that accepts the size of a message takes all of it, whatever its window is.
+func TestAConversationWithAMessageLargerThanItsWindow(t *testing.T) {
+	const size = 66_000
+	c := talk(t, "A message of 66,000 bytes has more than the call's window, and less than the connection's. Its receiver grants the call what the rest of it lacks.",
+		small, Hello{Version: 1, Stream: MinWindow, Connection: 1 << 20, Block: MinBlock})
+	c.greet(c.client)
+	c.greet(c.server)
+	request := &Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte("0123456789"), size/10), HalfClose: true}
+	c.send(c.client, request)
+	if request.Done() || c.client.Calls[1] != 0 {
+		t.Fatalf("%+v is left", c.client.left)
+	}
+	c.note(c.server, AppendCredit(nil, 1, size+MessageCost-MinWindow))
+	c.send(c.client, request)
+	if !request.Done() || c.client.Calls[1] != 0 {
+		t.Fatalf("%+v is left", c.client.left)
+	}
+	c.send(c.server, &Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Message: []byte("done"), End: &link.End{}})
+	c.over(1)
+	c.end("large-message")
 }
 
 // What a refused call has introduced holds for later calls.
@@ -257,6 +279,22 @@ func TestAConversationWithFramesOfACallThatHasEnded(t *testing.T) {
 	c.send(c.server, &Step{Stream: 3, Header: metadata.Pairs("shelf", "13"), HasMessage: true, Message: []byte("2"), End: &link.End{}})
 	c.over(3)
 	c.end("ended")
+}
+
+// A call that is open when its server drains ends as any other.
+func TestAConversationWithAServerThatDrains(t *testing.T) {
+	c := talk(t, "A server that stops announces it, and goes on accepting calls until the client has answered its PING. Then it names the last call, "+
+		"and the connection ends when that has ended: the client says BYE here, and the server may do so as well.", small, small)
+	c.greet(c.client)
+	c.greet(c.server)
+	c.send(c.client, &Step{Stream: 1, Open: open("/shop.Shop/Get", nil), HasMessage: true, Message: []byte("one"), HalfClose: true})
+	token := [8]byte{1}
+	c.note(c.server, AppendPing(AppendDrain(nil, NoLast), KindPing, token))
+	c.note(c.client, AppendPing(nil, KindPong, token))
+	c.note(c.server, AppendDrain(nil, 1))
+	c.send(c.server, &Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Message: []byte("1"), End: &link.End{}})
+	c.over(1)
+	c.end("drain")
 }
 
 func TestAConversationWithASideThatTakesNoCalls(t *testing.T) {

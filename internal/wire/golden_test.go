@@ -177,7 +177,7 @@ func TestGoldenVectors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hello := Hello{Version: 1, Stream: 1 << 18, Connection: 1 << 22, Calls: 1000, Block: 1 << 20}
+	hello := Hello{Version: 1, Stream: 1 << 18, Connection: 1 << 22, Calls: 1000, Block: 1 << 20, Ping: 10_000, IdlePing: 300_000}
 	long := strings.Repeat("0123456789abcdef", 4500)
 	for name, v := range map[string]struct {
 		about, from string
@@ -192,6 +192,11 @@ func TestGoldenVectors(t *testing.T) {
 			&Step{Stream: 3, Header: metadata.Pairs("h", "1"), HasMessage: true, End: &link.End{Trailer: metadata.Pairs("t-bin", "\x00\xff")}},
 			&Step{Stream: 5, End: &link.End{Status: status.New(codes.NotFound, "no such item")}},
 			&Step{Stream: 7, End: &link.End{Status: detailed}})},
+		"long-names": {"A key of 256 bytes gets a number, and one of 257 bytes none.", "client", steps(1000,
+			&Step{Stream: 1, Open: open("/shop.Shop/Get", metadata.Pairs(strings.Repeat("k", 256), "1")), HalfClose: true},
+			&Step{Stream: 3, Open: open("/shop.Shop/Get", metadata.Pairs(strings.Repeat("k", 256), "2")), HalfClose: true},
+			&Step{Stream: 5, Open: open("/shop.Shop/Get", metadata.Pairs(strings.Repeat("k", 257), "3")), HalfClose: true},
+			&Step{Stream: 7, Open: open("/shop.Shop/Get", metadata.Pairs(strings.Repeat("k", 257), "4")), HalfClose: true})},
 		"headless-reply": {"A message without a header, which is empty then.", "server", steps(1000,
 			&Step{Stream: 1, HasMessage: true, Message: ping}, &Step{Stream: 1, HasMessage: true, Message: ping, End: &link.End{}})},
 		"pieces": {"A message in pieces, as credit of 25 bytes at a time lets it go, and the half-close with the last.", "client", steps(25,

@@ -31,6 +31,11 @@ func headOf(more ...byte) []byte {
 	return append([]byte{nameLiteral, 2, '/', 'm', profileNew, 0, 0, 0, 0, 0, 0}, more...)
 }
 
+// names returns a call with n new names of one byte.
+func names(id uint64, n int) []byte {
+	return bare(KindStream|FlagHead, id, headOf(append(appendUint(nil, uint64(n)), bytes.Repeat([]byte{nameNew, 1, 'k', 0}, n)...)...)...)
+}
+
 // bare returns a frame with the given body.
 func bare(k Kind, id uint64, body ...byte) []byte {
 	return finishFrame(append(beginFrame(nil, k, id), body...), 0)
@@ -81,6 +86,11 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 		"two-messages":   {"MESSAGE and PIECE in one frame.", "client", false, theConnection, [][]byte{opened, bare(message|FlagPiece, 1, 0)}},
 		"head-and-piece": {"HEAD beside PIECE.", "client", false, theConnection, [][]byte{bare(head|FlagPiece, 1, headOf(0, 1)...)}},
 		"end-and-more":   {"END beside MORE.", "client", false, theConnection, [][]byte{opened, bare(message|FlagMore|FlagEnd, 1, 5, 0)}},
+		"compressed":     {"COMPRESSED without MESSAGE.", "client", false, theConnection, [][]byte{opened, bare(KindStream|FlagEnd|FlagCompressed, 1)}},
+		"place-and-more": {"PLACE beside MORE.", "client", true, theConnection, [][]byte{opened, bare(message|FlagPlace|FlagMore, 1, 0x80, 0x80, 0x04, 0)}},
+		"overlong-utf8":  {"The message of a status has a character of one byte in three.", "server", false, theCall, [][]byte{bare(KindStream|FlagEnd, 1, 5, 3, 0xe0, 0x81, 0x81, 0, 0)}},
+		"detail-count":   {"A status with 500 details of two bytes: the size of its end is 17,000 and more.", "server", false, theCall, [][]byte{bare(KindStream|FlagEnd, 1, append(appendString([]byte{5, 0}, "\x08\x05"+strings.Repeat("\x1a\x00", 500)), 0)...)}},
+		"table":          {"Names and profiles for which their table has no room: without the profiles it had.", "client", false, theConnection, [][]byte{names(1, 480), names(3, 480), names(5, 480), names(7, 480), names(9, 60)}},
 		"no-stream":      {"A RESET of no call.", "client", false, theConnection, [][]byte{bare(KindReset, 0, 0)}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@
 
 #include "channel/service_config.hpp"
 #include "channel/extra.hpp"
+#include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
@@ -16,17 +17,6 @@ namespace {
 
 constexpr std::size_t most_kept = 256 << 10;  // of a call's messages, for another attempt
 constexpr int most_attempts = 5;              // of a call that no handler has seen
-
-/// A message that is bytes already.
-class bytes_codec final : public codec {
- public:
-  std::size_t size(const void* m) const override { return static_cast<const std::string_view*>(m)->size(); }
-  void encode(const void* m, char* to) const override {
-    auto& bytes = *static_cast<const std::string_view*>(m);
-    std::memcpy(to, bytes.data(), bytes.size());
-  }
-  bool decode(void*, incoming&) const override { return false; }
-} const bytes;
 
 /// Takes the next message from bytes that keep() has appended.
 bool next_kept(wire::reader& r, std::string_view& m) {
@@ -105,7 +95,7 @@ void client_call::start(session& s, const wire::profiles& p, std::size_t max_rec
     if (n < wire::least_place) {
       keep(*request_);
       std::string_view m(kept_.data() + kept_.size() - n, n);
-      message kept{&bytes, &m};
+      message kept{&as_bytes, &m};
       return s.open(*this, h, &kept, true);
     }
     keep(*request_);
@@ -113,7 +103,7 @@ void client_call::start(session& s, const wire::profiles& p, std::size_t max_rec
   }
   wire::reader r(kept_);
   std::string_view m;
-  message kept{&bytes, &m};
+  message kept{&as_bytes, &m};
   bool any = next_kept(r, m);
   bool only = any && r.left() == 0;
   s.open(*this, h, any ? &kept : nullptr, sent_all_ && (!any || only));
@@ -329,23 +319,7 @@ struct inbox::chunks {
 };
 void inbox::deleter::operator()(chunks* c) const { delete c; }
 
-namespace {
-
 constexpr std::size_t chunk_size = 16 << 10;
-
-class kept_message final : public incoming {
- public:
-  kept_message(std::string_view b, bool c) : bytes_(b) {
-    size = b.size();
-    compressed = c;
-  }
-  std::string_view next() override { return std::exchange(bytes_, {}); }
-
- private:
-  std::string_view bytes_;
-};
-
-}  // namespace
 
 status decode(void* into, incoming& m, std::size_t limit) {
   const status wrong(code::internal, "grpc: failed to unmarshal the received message");
@@ -357,7 +331,7 @@ status decode(void* into, incoming& m, std::size_t limit) {
     case gzip::result::too_large:
       return {code::resource_exhausted, "grpc: received message after decompression larger than max " + std::to_string(limit)};
   }
-  kept_message whole(plain, false);
+  whole_message whole(plain, false);
   return protobuf().decode(into, whole) ? status() : wrong;
 }
 
@@ -389,7 +363,7 @@ bool inbox::take(call& c, void* into) {
   wire::reader r(rest);
   std::uint64_t said = r.number();
   std::size_t n = said >> 1, at = rest.size() - r.left();
-  kept_message m(rest.substr(at, n), said & 1);
+  whole_message m(rest.substr(at, n), said & 1);
   status s = decode(into, m, c.largest_);
   chunks_->read += at + n;
   if (at + n == rest.size()) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
@@ -10,16 +11,6 @@ namespace nearcall::detail {
 using namespace wire;
 
 namespace {
-
-/// The bytes of a message that came in a frame.
-class whole_message final : public incoming {
- public:
-  explicit whole_message(std::string_view bytes) : bytes_(bytes) { size = bytes.size(); }
-  std::string_view next() override { return std::exchange(bytes_, {}); }
-
- private:
-  std::string_view bytes_;
-};
 
 /// A message that came in pieces.
 class message_in_pieces final : public incoming {
@@ -368,8 +359,7 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
     return c.on_message(m);
   }
   if ((flags & MESSAGE) && !(flags & MORE)) {
-    whole_message m(bytes);  // it is decompressed when it is read, so what waits takes no more memory than its credit
-    m.compressed = c.compressed_;
+    whole_message m(bytes, c.compressed_);  // it is decompressed when it is read, so what waits takes no more memory than its credit
     return c.on_message(m);
   }
   if (flags & MESSAGE) {

@@ -1,7 +1,7 @@
 // Frames that leave.
 #include <algorithm>
-#include <cstring>
 
+#include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
 
@@ -14,19 +14,6 @@ namespace {
 /// Bytes of a frame besides a message: its kind and number, and a message's size.
 constexpr std::size_t frame_overhead = 1 + 9 + 9;
 constexpr std::size_t largest_piece = max_frame - frame_overhead;
-/// Messages that are bytes already.
-class bytes_codec final : public codec {
- public:
-  static const bytes_codec instance;
-  std::size_t size(const void* m) const override { return static_cast<const std::string*>(m)->size(); }
-  void encode(const void* m, char* to) const override {
-    auto& s = *static_cast<const std::string*>(m);
-    std::memcpy(to, s.data(), s.size());
-  }
-  bool decode(void*, incoming&) const override { return false; }
-};
-const bytes_codec bytes_codec::instance;
-
 /// Heads and ends up to this size go into one frame.
 constexpr std::size_t one_frame = 60000;
 
@@ -43,14 +30,15 @@ struct session::encoded {
   message m;
   std::size_t n;
   unsigned flag = 0;
-  std::string bytes;
+  std::string compressed;
+  std::string_view bytes;  // of it
 
   encoded(const call& c, const message& given) : m(given), n(given.codec->size(given.object)) {
     if (!c.compresses_ || n == 0) return;
     std::string plain;
     append(plain, given, n);
-    bytes = gzip::compress(plain);
-    m = {&bytes_codec::instance, &bytes};
+    bytes = compressed = gzip::compress(plain);
+    m = {&as_bytes, &bytes};
     n = bytes.size();
     flag = COMPRESSED;
   }
