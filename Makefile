@@ -328,17 +328,20 @@ windows-tools:
 
 # The tests are built with assertions, and little optimized, as that takes half the time.
 # CPP_SANITIZE='address,undefined' or 'thread' builds the library and its tests with these sanitizers.
-CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev
+CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev pkg-config
 CPP_SANITIZE ?=
 CPP_BUILD    ?= $(CURDIR)/bin/cpp$(if $(CPP_SANITIZE),-$(firstword $(subst $(comma), ,$(CPP_SANITIZE))))
 comma        := ,
-.PHONY: cpp cpp-sanitized cpp-build cpp-tools
+.PHONY: cpp cpp-sanitized cpp-packages cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
 	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 5m ./...
 
 cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
+
+cpp-packages: cpp-tools ## a program that uses the C++ library with FetchContent, find_package and pkg-config
+	cpp/test/packaging/run '$(CURDIR)/bin/cpp-packages'
 
 cpp-build: cpp-tools
 	cmake -S cpp -B '$(CPP_BUILD)' -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1$(if $(CPP_SANITIZE), -g)' -DNEARCALL_SANITIZE='$(CPP_SANITIZE)' >'$(CURDIR)/bin/cpp.log' || { cat '$(CURDIR)/bin/cpp.log'; exit 1; }
