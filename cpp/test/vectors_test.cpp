@@ -614,7 +614,7 @@ TEST(Vectors, HandshakesOfSharedMemory) {
         EXPECT_EQ(due, bytes.size());
         EXPECT_EQ(o.version, said.value("version", std::uint64_t(0)));
         EXPECT_EQ(o.features, said.value("features", std::uint64_t(0)));
-        if (o.version == 1 && o.features == 0 && bytes.size() == 18) EXPECT_EQ(hex(shm::format(o)), said["hex"]);
+        if (o.version == 1 && o.features == 0 && bytes.size() == 18) EXPECT_EQ(hex(shm::format(o)), said["hex"].get<std::string>());
       } else if (said["from"] == "server" && bytes.starts_with("nearcall/1 shm\n")) {
         shm::answer a;
         const char* wrong;
@@ -627,7 +627,7 @@ TEST(Vectors, HandshakesOfSharedMemory) {
           EXPECT_EQ(a.ring, said["ring"].get<std::uint64_t>());
           EXPECT_EQ(a.slabs, said["slabs"].get<std::uint64_t>());
         }
-        EXPECT_EQ(hex(shm::format(a)), said["hex"]);
+        EXPECT_EQ(hex(shm::format(a)), said["hex"].get<std::string>());
       }
     }
   }
