@@ -328,11 +328,11 @@ windows-tools:
 
 # The tests are built with assertions, and little optimized, as that takes half the time.
 # CPP_SANITIZE='address,undefined' or 'thread' builds the library and its tests with these sanitizers.
-CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev
+CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev pkg-config
 CPP_SANITIZE ?=
 CPP_BUILD    ?= $(CURDIR)/bin/cpp$(if $(CPP_SANITIZE),-$(firstword $(subst $(comma), ,$(CPP_SANITIZE))))
 comma        := ,
-.PHONY: cpp cpp-sanitized cpp-build cpp-tools
+.PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
 	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 5m ./...
@@ -340,9 +340,30 @@ cpp: cpp-build ## the C++ library and its tests, against each other and against 
 cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
 
-.PHONY: cpp-bench
 cpp-bench: cpp-tools ## the tournament of the C++ library against gRPC C++ and Cap'n Proto, in a quarter of an hour
 	python3 cpp/bench/run.py $(BENCH)
+
+cpp-packages: cpp-tools ## a program that uses the C++ library with FetchContent, find_package and pkg-config
+	cpp/test/packaging/run '$(CURDIR)/bin/cpp-packages'
+
+# CPP_PROTOBUF is the prefix of a newer protobuf than Debian's, with its Abseil.
+CPP_PROTOBUF ?=
+cpp-rows: cpp-row-clang cpp-row-noexcept $(if $(CPP_PROTOBUF),cpp-row-protobuf) ## the C++ library with clang, without exceptions, and with the protobuf of CPP_PROTOBUF
+
+define cpp-row
+	cmake -S cpp -B '$(CURDIR)/bin/$@' -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O0 $(1) >'$(CURDIR)/bin/$@.log' || { cat '$(CURDIR)/bin/$@.log'; exit 1; }
+	cmake --build '$(CURDIR)/bin/$@' -- --quiet
+	ctest --test-dir '$(CURDIR)/bin/$@' --output-on-failure --timeout 120 --progress -j 2
+endef
+cpp-row-clang: CPP_PACKAGES += clang-16
+cpp-row-clang: cpp-tools
+	$(call cpp-row,-DCMAKE_CXX_COMPILER=clang++-16)
+cpp-row-protobuf: cpp-tools
+	$(call cpp-row,-DCMAKE_PREFIX_PATH='$(CPP_PROTOBUF)')
+cpp-row-noexcept: cpp-tools # shared libraries and a program; the tests need exceptions
+	cmake -S cpp/test/packaging -B bin/$@ -G Ninja -DCMAKE_CXX_FLAGS='-O0 -fno-exceptions' -DNEARCALL='$(CURDIR)/cpp' -DNEARCALL_EXCEPTIONS=OFF -DBUILD_SHARED_LIBS=ON >bin/$@.log || { cat bin/$@.log; exit 1; }
+	cmake --build bin/$@ -- --quiet
+	cd bin/$@ && ./shop
 
 cpp-build: cpp-tools
 	cmake -S cpp -B '$(CPP_BUILD)' -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1$(if $(CPP_SANITIZE), -g)' -DNEARCALL_SANITIZE='$(CPP_SANITIZE)' >'$(CURDIR)/bin/cpp.log' || { cat '$(CURDIR)/bin/cpp.log'; exit 1; }
@@ -394,7 +415,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized
+RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

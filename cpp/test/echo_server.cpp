@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
   s.add(echo);
   test::interop_service interop;
   s.add(interop);
+  health h;
+  h.set_status("nearcall.test.Echo", health::serving);
+  s.add(h);
   for (int i = 1; i < argc; i++) {
     std::string target = argv[i];
     credentials c;

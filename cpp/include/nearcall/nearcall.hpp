@@ -4,6 +4,7 @@
 #include <nearcall/call.hpp>
 #include <nearcall/channel.hpp>
 #include <nearcall/driver.hpp>
+#include <nearcall/health.hpp>
 #include <nearcall/metadata.hpp>
 #include <nearcall/server.hpp>
 #include <nearcall/status.hpp>

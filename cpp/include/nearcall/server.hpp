@@ -411,6 +411,8 @@ class service {
  public:
   virtual ~service() = default;
   virtual void add_to(detail::method_table& t) = 0;
+  /// A graceful stop of the server begins, on the server's thread.
+  virtual void stopping() {}
 };
 
 /// A method, as generated code describes it: shop::Orders::Place for instance.

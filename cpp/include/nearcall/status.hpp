@@ -7,6 +7,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <version>
+
+#if defined(__cpp_lib_expected)
+#include <expected>
+#endif
 
 #include <nearcall/metadata.hpp>
 
@@ -94,7 +99,7 @@ class [[nodiscard]] result {
   const T& operator*() const { return reply_; }
   T* operator->() { return &reply_; }
   const T* operator->() const { return &reply_; }
-  /// The reply of a call that succeeded. Throws nearcall::error if the call failed.
+  /// The reply of a call that succeeded. Throws nearcall::error if the call failed; without exceptions the program aborts.
   T& value() & {
     if (!ok()) detail::throw_error(status_);
     return reply_;
@@ -103,6 +108,13 @@ class [[nodiscard]] result {
     if (!ok()) detail::throw_error(status_);
     return std::move(reply_);
   }
+#if defined(__cpp_lib_expected)
+  /// From C++23 on, a result becomes a std::expected: the reply, or the status of a call that failed.
+  operator std::expected<T, nearcall::status>() && {
+    if (!ok()) return std::unexpected(std::move(status_));
+    return std::move(reply_);
+  }
+#endif
 
  private:
   template <class>

@@ -212,6 +212,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   detail::loop& loop;
   server_options options;
   std::shared_ptr<services> table;
+  std::vector<service*> added;
   std::shared_ptr<shm::budget> memory_bound;  // null: offers are declined
   std::vector<std::shared_ptr<home>> homes;
   std::vector<std::unique_ptr<listener>> listeners;
@@ -230,7 +231,10 @@ server::~server() { stop(); }
 
 detail::method_table& server::methods() { return *core_->table; }
 
-void server::add(service& s) { core_->table->add(s); }
+void server::add(service& s) {
+  core_->table->add(s);
+  core_->added.push_back(&s);
+}
 
 status server::listen(std::string_view text, nearcall::credentials c) {
   target t = parse_target(text);
@@ -263,6 +267,7 @@ std::size_t server::connections() const { return core_->connections(); }
 
 task<void> server::graceful_stop(std::chrono::nanoseconds most) {
   auto core = core_;
+  for (service* s : core->added) s->stopping();
   core->stop_listening();
   core->each_home(&home::drain);
   auto begun = clock::now(), until = begun + most;

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/cpp/test/go/echopb"
 )
@@ -114,6 +117,9 @@ func startGo(t *testing.T, transport string, opts ...nearcall.ServerOption) stri
 	}
 	srv := nearcall.NewServer(opts...)
 	echopb.RegisterEchoServer(srv, service{})
+	h := health.NewServer()
+	h.SetServingStatus("nearcall.test.Echo", healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(srv, h)
 	lis, err := nearcall.Listen(at)
 	if err != nil {
 		t.Fatal(err)
