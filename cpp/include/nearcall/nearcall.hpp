@@ -5,6 +5,7 @@
 #include <nearcall/channel.hpp>
 #include <nearcall/driver.hpp>
 #include <nearcall/metadata.hpp>
+#include <nearcall/pool.hpp>
 #include <nearcall/server.hpp>
 #include <nearcall/status.hpp>
 #include <nearcall/task.hpp>
