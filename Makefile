@@ -328,7 +328,7 @@ windows-tools:
 
 # The tests are built with assertions, and little optimized, as that takes half the time.
 # CPP_SANITIZE='address,undefined' or 'thread' builds the library and its tests with these sanitizers.
-CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev pkg-config
+CPP_PACKAGES = g++ cmake ninja-build protobuf-compiler libprotobuf-dev libprotoc-dev libgtest-dev libssl-dev zlib1g-dev nlohmann-json3-dev pkg-config libasio-dev libboost-dev
 CPP_SANITIZE ?=
 CPP_BUILD    ?= $(CURDIR)/bin/cpp$(if $(CPP_SANITIZE),-$(firstword $(subst $(comma), ,$(CPP_SANITIZE))))
 comma        := ,

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nearcall/nearcall.hpp>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -351,6 +352,67 @@ TEST_P(Calls, AServiceConfigThatIsWrongFailsCalls) {
   channel ch(d, listen(s), o);
   auto r = sync_wait(d, Echo_stub(ch).Unary(message("x")));
   EXPECT_EQ(r.status().to_string(), "Unavailable: the service config: timeout is not a duration, as \"1.5s\"");
+}
+
+// ---- in other loops
+
+TEST_P(Calls, TheDescriptorSaysWhenThereIsSomethingToDo) {
+  driver serving;
+  server s(serving);
+  s.add(echo);
+  std::string target = listen(s);
+  std::jthread t([&] { serving.run(); });
+  {
+    channel ch(d, target, options());
+    Echo_stub stub(ch);
+    auto run_until = [&](auto done) {
+      auto give_up = clock::now() + 10s;
+      while (!done()) {
+        while (d.poll()) {
+        }
+        if (done()) break;
+        pollfd p{d.fd(), POLLIN, 0};
+        ASSERT_EQ(::poll(&p, 1, 10000), 1);
+        ASSERT_LT(clock::now(), give_up);
+      }
+    };
+    auto idle = [&] {
+      while (d.poll()) {
+      }
+      pollfd p{d.fd(), POLLIN, 0};
+      return ::poll(&p, 1, 0) == 0;
+    };
+    auto ends = [](unary_call<Message>& call, code& with) -> task<> {
+      auto r = co_await call;
+      with = r.status().code();
+    };
+    code with = code::unknown;
+    auto unary = stub.Unary(message("x"));
+    auto ended = ends(unary, with);
+    ended.start();
+    run_until([&] { return ended.done(); });
+    EXPECT_EQ(with, code::ok);
+    // What follows is begun when the driver has nothing to do.
+    EXPECT_TRUE(idle());
+    auto slow = stub.Slow(message(""), {.timeout = 3ms});
+    auto late = ends(slow, with);
+    late.start();
+    run_until([&] { return late.done(); });
+    EXPECT_EQ(with, code::deadline_exceeded);
+    EXPECT_TRUE(idle());
+    auto cancelled = stub.Slow(message(""));
+    auto cancel = ends(cancelled, with);
+    cancel.start();
+    EXPECT_TRUE(idle());
+    cancelled.cancel();
+    run_until([&] { return cancel.done(); });
+    EXPECT_EQ(with, code::cancelled);
+    EXPECT_TRUE(idle());
+    std::atomic<bool> posted = false;
+    std::jthread posts([&] { d.post([&] { posted = true; }); });
+    run_until([&] { return posted.load(); });
+  }
+  serving.stop();
 }
 
 // ---- threads

@@ -27,6 +27,38 @@ TEST(Ownership, AChannelIsDestroyedWhileItConnects) {
   }
 }
 
+/// Calls are in coroutines that a program may destroy after everything else.
+TEST(Ownership, CallsThatTheirChannelHasEndedOutliveIt) {
+  for (std::size_t memory : {std::size_t(0), std::size_t(64) << 20}) {
+    auto d = std::make_unique<driver>();
+    echo_service echoes;
+    auto s = std::make_unique<server>(*d);
+    s->add(echoes);
+    std::string path = "unix:@nearcall-outlive-" + std::to_string(::getpid());
+    ASSERT_TRUE(s->listen(path).ok());
+    auto ch = std::make_unique<channel>(*d, path, channel_options{.max_shared_memory = memory});
+    auto none = std::make_unique<channel>(*d, "unix:/nonexistent/socket");
+    Message q;
+    q.set_data(std::string(1000, 'x'));
+    q.set_count(3);
+    auto slow = Echo_stub(*ch).Slow(q, {.timeout = std::chrono::hours(1)});
+    auto down = Echo_stub(*ch).Down(q);
+    auto waits = Echo_stub(*none).Unary(q, {.timeout = std::chrono::hours(1), .wait_for_ready = true});
+    EXPECT_TRUE(sync_wait(*d, Echo_stub(*ch).Unary(q)));
+    EXPECT_TRUE(sync_wait(*d, down.read()));
+    auto never = Echo_stub(*ch).Slow(q);
+    ch.reset();
+    none.reset();
+    EXPECT_EQ(sync_wait(*d, slow).status().code(), code::cancelled);
+    EXPECT_EQ(sync_wait(*d, waits).status().code(), code::cancelled);
+    while (sync_wait(*d, down.read())) {
+    }
+    never.cancel();
+    s.reset();
+    d.reset();
+  }
+}
+
 /// The server hands a connection to another driver, which never gets to close it.
 TEST(Ownership, ADriverIsDestroyedWithAnOpenConnection) {
   std::string path = "unix:@nearcall-ownership-" + std::to_string(::getpid());

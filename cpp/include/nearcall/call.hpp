@@ -243,6 +243,7 @@ class client_call : public call {
   void end(status&& s, metadata&& trailer);
   void over(status&& s, metadata&& trailer);
   void make();
+  void leave();
   /// What only some calls need: retries and interceptors.
   struct extra;
   struct extra_deleter {
@@ -376,6 +377,7 @@ struct read_awaiter {
     suspended.end();
     return s->read_done() ? &s->reply_ : nullptr;
   }
+  void cancel() { s->cancel(); }
 };
 /// The writing half.
 template <class Stream>
@@ -389,6 +391,7 @@ struct write_awaiter {
     suspended.end();
     return !s->over_;
   }
+  void cancel() { s->cancel(); }
 };
 
 }  // namespace detail
@@ -455,6 +458,7 @@ class [[nodiscard]] client_stream final : detail::unary_base {
       suspended.end();
       return c->take();
     }
+    void cancel() { c->cancel(); }
   };
   /// Ends the stream of requests and waits for the reply.
   awaiter finish() {

@@ -59,7 +59,8 @@ struct channel_options {
 /// Targets are `unix:PATH` (shared memory if both sides have it), `shm:PATH` (shared memory or nothing) and `tcp:HOST:PORT`. A target
 /// that is none of these fails calls with Unavailable and the reason.
 ///
-/// A channel belongs to its driver's thread, and must outlive its calls.
+/// A channel belongs to its driver's thread. It ends the calls that are open when it is destroyed, with Cancelled; but it must outlive calls
+/// that have interceptors or a retry policy.
 class channel : public detail::caller {
  public:
   channel(driver& d, std::string_view target, channel_options options = {});

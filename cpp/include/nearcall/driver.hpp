@@ -86,8 +86,7 @@ class driver {
   void stop() noexcept;
   /// Does what can be done without waiting. Returns false if there was nothing to do: then fd() becomes readable when there is.
   bool poll();
-  /// A descriptor for other loops: readable when poll() has something to do. Call poll() also after something was begun outside of it, a
-  /// call for instance.
+  /// A descriptor for other loops: readable when poll() has something to do, also if it was begun outside of poll(), as a call may be.
   int fd();
   /// Calls f on the driver's thread, soon. Any thread may call it.
   void post(std::function<void()> f);
@@ -110,14 +109,18 @@ class [[nodiscard]] driver::sleeper final : detail::timer {
   ~sleeper();
   struct awaiter {
     sleeper* s;
+    detail::suspension suspended = {};
     bool await_ready() const { return false; }
-    void await_suspend(std::coroutine_handle<> h) const { s->begin(h); }
-    void await_resume() const {}
+    void await_suspend(std::coroutine_handle<> h) {
+      suspended.begin(s->waiter_, h);
+      s->begin();
+    }
+    void await_resume() { suspended.end(); }
   };
   awaiter operator co_await() { return {this}; }
 
  private:
-  void begin(std::coroutine_handle<> h);
+  void begin();
   void expired() override;
   detail::loop& loop_;
   std::chrono::nanoseconds duration_;

@@ -6,6 +6,7 @@
 #include <nearcall/driver.hpp>
 #include <nearcall/health.hpp>
 #include <nearcall/metadata.hpp>
+#include <nearcall/pool.hpp>
 #include <nearcall/server.hpp>
 #include <nearcall/status.hpp>
 #include <nearcall/task.hpp>

@@ -37,9 +37,14 @@ client_call::client_call(caller& on, std::string_view method, const call_options
 
 client_call::~client_call() {
   stop_.reset();
-  on_.forget(*this);
+  leave();
+}
+
+/// What it was made on is not needed any longer, and may be gone.
+void client_call::leave() {
+  if (queued_) on_.forget(*this);
   if (armed()) on_.loop().cancel(*this);
-  if (kept_.capacity() > 64) on_.loop().give_buffer(std::move(kept_));
+  if (kept_.capacity() > 64) on_.loop().give_buffer(std::exchange(kept_, {}));
 }
 
 void client_call::begin(const message* request) {
@@ -51,7 +56,7 @@ void client_call::begin(const message* request) {
   if (extra_ && extra_->interceptors) {
     if (request) keep(*request);
     if (deadline_) on_.loop().set(*this, *deadline_);
-    return on_.loop().ready().push(extra_->starter);
+    return on_.loop().push(extra_->starter);
   }
   request_ = request;
   make();
@@ -162,10 +167,9 @@ void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
 /// The call has ended, as far as connections go.
 void client_call::end(status&& s, metadata&& trailer) {
   if (over_) return;
-  on_.forget(*this);
-  if (armed()) on_.loop().cancel(*this);
+  leave();
   if (!extra_ || !extra_->interceptors) return over(std::move(s), std::move(trailer));
-  on_.loop().cancel(extra_->pause);
+  extra_->loop.cancel(extra_->pause);
   if (std::exchange(extra_->ended, true)) return;
   if (!extra_->made) {  // the interceptors have not called it yet
     extra_->starter.drop();
@@ -179,7 +183,7 @@ void client_call::end(status&& s, metadata&& trailer) {
 
 void client_call::over(status&& s, metadata&& trailer) {
   if (std::exchange(over_, true)) return;
-  if (extra_) on_.loop().cancel(extra_->pause);
+  if (extra_) extra_->loop.cancel(extra_->pause);
   on_over(std::move(s), std::move(trailer));
 }
 
@@ -220,7 +224,7 @@ bool client_call::retries(const status& s, const metadata& trailer) {
   return true;
 }
 
-void client_call::wake(waiter& w) { on_.loop().wake(w); }
+void client_call::wake(waiter& w) { (extra_ ? extra_->loop : on_.loop()).wake(w); }
 
 // ---- interceptors
 
@@ -244,8 +248,7 @@ task<> client_call::run_interceptors() {
   status s = co_await intercept(0);
 #endif
   if (open()) session_->reset(*this, wire::RESET_CANCELLED);  // an interceptor did not wait for the end
-  on_.forget(*this);
-  if (armed()) on_.loop().cancel(*this);
+  leave();
   over(std::move(s), metadata(extra_->trailer));
 }
 

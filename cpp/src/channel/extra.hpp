@@ -13,7 +13,9 @@ namespace nearcall::detail {
 
 struct client_call::extra {
   extra(client_call& c, detail::loop& l) : loop(l), pause(c), outgoing(c), starter(c) {}
-  ~extra() { loop.cancel(pause); }
+  ~extra() {
+    if (pause.armed()) loop.cancel(pause);
+  }
 
   detail::loop& loop;
 

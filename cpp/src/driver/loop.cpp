@@ -248,8 +248,14 @@ bool loop::fall_asleep() {
   return true;
 }
 
+void loop::ring() {
+  rests_ = false;
+  waker_->wake();
+}
+
 bool loop::turn(bool may_sleep) {
   assert_here();
+  rests_ = false;
   asleep_.store(false, std::memory_order_relaxed);
   if (step()) {
     if (++turns_ % 64 == 0) poller_.look();  // descriptors get their turn
@@ -265,6 +271,7 @@ bool loop::turn(bool may_sleep) {
   }
   if (poller_.look() || !fall_asleep()) return true;
   set_descriptor_timer();
+  rests_ = true;
   return false;
 }
 
@@ -312,8 +319,7 @@ void driver::turn() { loop_->turn(true); }
 void driver::settle() { loop_->settle(); }
 
 driver::sleeper::~sleeper() { loop_.cancel(*this); }
-void driver::sleeper::begin(std::coroutine_handle<> h) {
-  waiter_.wait(h);
+void driver::sleeper::begin() {
   loop_.set(*this, clock::now() + duration_);
 }
 void driver::sleeper::expired() { loop_.wake(waiter_); }

@@ -113,12 +113,19 @@ class loop {
 
   // For what belongs to the loop, on its thread.
   detail::poller& poller() { return poller_; }
-  ready_list& ready() { return ready_; }
+  /// Runs something soon.
+  void push(due& d) {
+    ready_.push(d);
+    touched();
+  }
   /// Resumes a coroutine soon. Has no effect if none waits.
   void wake(waiter& w) {
-    if (w.waiting()) ready_.push(w);
+    if (w.waiting()) push(w);
   }
-  void set(timer& t, clock::time_point at) { timers_.set(t, at); }
+  void set(timer& t, clock::time_point at) {
+    timers_.set(t, at);
+    touched();
+  }
   void cancel(timer& t) { timers_.cancel(t); }
   /// The member has something to write.
   void dirty(loop_member& m) {
@@ -126,6 +133,7 @@ class loop {
     active_ = true;
     m.dirty_ = true;
     dirty_.push_back(&m);
+    touched();
   }
   /// The member is in memory and something may have arrived: the loop looks at it until nothing comes for a while.
   void awake(loop_member& m) {
@@ -135,7 +143,9 @@ class loop {
   }
   void forget(loop_member& m);
   void discard(std::unique_ptr<discardable> d) {
-    if (d) discarded_.push_back(std::move(d));
+    if (!d) return;
+    discarded_.push_back(std::move(d));
+    touched();
   }
   /// Keeps something that nobody else owns, until it is released or the loop ends.
   void adopt(std::unique_ptr<discardable> d) { adopted_.push_back(std::move(d)); }
@@ -174,6 +184,11 @@ class loop {
   bool fall_asleep();
   void set_descriptor_timer();
   bool take_posted();
+  /// There is something to do again: the descriptor becomes readable, for the loop that waits for it.
+  void touched() {
+    if (rests_) ring();
+  }
+  void ring();
 
   nearcall::driver& driver_;
   driver_options options_;
@@ -186,6 +201,7 @@ class loop {
   std::vector<std::string> buffers_;
   detail::spares spares_{*this};
   unsigned turns_ = 0;
+  bool rests_ = false;  // poll() has found nothing to do
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
   clock::duration rest_{0};          // from spinning, while others compute on this processor
   clock::time_point rests_until_{};

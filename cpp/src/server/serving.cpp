@@ -56,7 +56,7 @@ void serving::begin(server_call& c) {
   if (limit_ == 0 || running_ < limit_) {
     running_++;
     c.started_ = true;
-    return loop_.ready().push(c.starter_);
+    return loop_.push(c.starter_);
   }
   c.queued_ = true;
   c.before_ = last_;
@@ -127,6 +127,7 @@ void server_call::start() {
 void server_call::destroy() {
   serving_->loop().leave(*this);
   awaits_task_.destroy();
+  task_ = status{};  // before the request and the reply, which the handler refers to
   delete this;
 }
 

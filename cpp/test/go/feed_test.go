@@ -2,6 +2,7 @@ package cpptest
 
 import (
 	"bufio"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -9,15 +10,21 @@ import (
 	"testing"
 )
 
-// TestFeed runs the example: a server in Go and a client in C++.
-func TestFeed(t *testing.T) {
-	client := program(t, "../examples/feed")
+// startFeed starts the server of examples/feed and returns its target.
+func startFeed(t *testing.T) string {
 	server := filepath.Join(t.TempDir(), "feed")
 	if out, err := exec.Command("go", "build", "-o", server, "github.com/nearcall/nearcall/examples/feed").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	at := target(t, "unix")
-	cmd := exec.Command(server, at)
+	startProgram(t, server, at)
+	return at
+}
+
+// startProgram starts a program that prints a line when it is ready, and returns the line. SIGTERM ends it with the test.
+func startProgram(t *testing.T, name string, args ...string) string {
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -25,17 +32,25 @@ func TestFeed(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Error(err)
+			t.Errorf("%s: %v", name, err)
 		}
-	}()
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		t.Fatalf("the server printed %q: %v", line, err)
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%s printed %q: %v", name, line, err)
 	}
+	return strings.TrimSpace(line)
+}
+
+// TestFeed runs the example: a server in Go and a client in C++.
+func TestFeed(t *testing.T) {
+	client := program(t, "../examples/feed")
+	at := startFeed(t)
 	out, err := exec.Command(client, at, "ACME", "2000", "0").CombinedOutput()
 	if text := string(out); err != nil || !strings.Contains(text, "2000 ticks, age when they arrive: p50 ") || !strings.Contains(text, "over shm") {
 		t.Errorf("%v: %s", err, text)
