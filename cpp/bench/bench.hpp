@@ -1,6 +1,7 @@
 // What the peers of the tournament have in common: how a row is timed, and the data that is sent.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -35,24 +36,37 @@ inline std::size_t size_of(std::string_view row) {
   return row == "1MB" ? std::size_t(1) << 20 : row == "10MB" ? std::size_t(10) << 20 : 32;
 }
 
-/// A clock for a loop of operations: `while (t.goes_on()) operation();` then t.print(). It leaves out the first tenth of the time.
+/// A clock for a loop of operations: `while (t.goes_on()) operation();` then t.print(). It leaves out the first tenth of the time. For the
+/// row `tail` it keeps the time of each operation.
 class timing {
  public:
-  explicit timing(const request& r) : begin_(clock::now()), warm_(begin_ + part(r.span, 0.1)), end_(begin_ + part(r.span, 1.1)) {}
+  explicit timing(const request& r) : tail_(r.row == "tail"), begin_(clock::now()), warm_(begin_ + part(r.span, 0.1)), end_(begin_ + part(r.span, 1.1)) {}
   bool goes_on() {
     auto now = clock::now();
     if (now < warm_ || done_ < 2) {
       begin_ = now;
       first_ = done_;
+    } else if (tail_) {
+      each_.push_back(std::chrono::duration<float, std::micro>(now - last_).count());
     }
     last_ = now;
     return done_++ < first_ + 3 || now < end_;
   }
-  /// Prints microseconds for each operation.
-  void print() const { std::printf("%.3f\n", std::chrono::duration<double, std::micro>(last_ - begin_).count() / double(done_ - 1 - first_)); }
+  /// Prints microseconds for each operation; or the median, p99, p99.9 and the longest.
+  void print() {
+    if (!tail_) {
+      std::printf("%.3f\n", std::chrono::duration<double, std::micro>(last_ - begin_).count() / double(done_ - 1 - first_));
+      return;
+    }
+    std::sort(each_.begin(), each_.end());
+    auto at = [&](double p) { return each_[std::size_t(p * double(each_.size() - 1))]; };
+    std::printf("%.3f %.3f %.3f %.3f\n", at(0.5), at(0.99), at(0.999), at(1));
+  }
 
  private:
   static clock::duration part(std::chrono::duration<double> d, double of) { return std::chrono::duration_cast<clock::duration>(d * of); }
+  bool tail_;
+  std::vector<float> each_;
   clock::time_point begin_, warm_, end_, last_;
   long done_ = 0, first_ = 0;
 };

@@ -55,6 +55,16 @@ class Pair:
             sys.exit(f"{self.name}, {row}: {done.stderr.strip()}")
         return float(done.stdout)
 
+    def tail(self, seconds):
+        """The median, p99, p99.9 and the longest of calls of 32 bytes, with each side pinned to a processor."""
+        pin(self.process.pid, {0})
+        try:
+            done = subprocess.run(["taskset", "-c", "1", self.client, "call", self.address, "tail", str(seconds)], capture_output=True, text=True,
+                                  timeout=120, env=os.environ | self.env, check=True)
+        finally:
+            pin(self.process.pid, range(os.cpu_count()))
+        return [float(n) for n in done.stdout.split()]
+
     def idle(self, seconds):
         """Wake-ups and processor milliseconds of both sides, each second, on a connection without calls."""
         client = subprocess.Popen([self.client, "call", self.address, "idle", str(seconds + 2)], env=os.environ | self.env)
@@ -64,6 +74,11 @@ class Pair:
         after = [usage(p.pid) for p in (self.process, client)]
         client.wait()
         return tuple(sum(a[i] - b[i] for a, b in zip(after, before)) / seconds for i in (0, 1))
+
+
+def pin(pid, processors):
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), processors)
 
 
 def usage(pid):
@@ -167,13 +182,14 @@ def main():
     a.add_argument("--only", default="", help="only pairs whose name has one of these words, with semicolons in between; gRPC's reference always runs")
     a.add_argument("--build", default=str(root / "bin/cpp-bench"), help="where to build")
     a.add_argument("--idle", type=float, default=3, help="seconds of each pair without calls; 0 leaves them out")
+    a.add_argument("--tail", type=float, default=1, help="seconds of each pair and turn for percentiles; 0 leaves them out")
     a.add_argument("--write", action="store_true", help="write docs/results/cpp.md and cpp.svg")
     o = a.parse_args()
     build(o.build)
     words = [w for w in o.only.split(";") if w]
     all_pairs = [p for p in pairs(o.build) if not words or p.name == REFERENCE or any(w in p.name for w in words)]
     rows = o.rows.split(",")
-    results, idle, loads = {}, {}, []
+    results, idle, tails, loads = {}, {}, {}, []
     with tempfile.TemporaryDirectory() as directory:
         try:
             for p in all_pairs:
@@ -184,6 +200,9 @@ def main():
                     for p in all_pairs:
                         if p.has(row):
                             results.setdefault((p.name, row), []).append(p.run(row, o.seconds))
+                for p in all_pairs:
+                    if o.tail and os.cpu_count() > 1 and not any(w in p.name for w in ("Go", "kept", "floor", "TCP")):
+                        tails.setdefault(p.name, []).append(p.tail(o.tail))
                 print(f"turn {turn + 1} of {o.turns}, load {loads[-1]:.1f}", file=sys.stderr)
             if o.idle:
                 for p in all_pairs:
@@ -198,6 +217,9 @@ def main():
     text = [head, ""]
     for row in rows:
         text += [f"### {ROWS[row][0].upper()}{ROWS[row][1:]} (`{row}`)", "", table(all_pairs, row, results), ""]
+    if tails:
+        text += ["### 32 bytes, each side pinned to a processor", "", "| | median | p99 | p99.9 | longest |", "|---|---:|---:|---:|---:|"]
+        text += [f"| {n} | " + " | ".join(amount(statistics.median(c)) for c in zip(*turns)) + " |" for n, turns in tails.items()] + [""]
     if idle:
         text += ["### A connection without calls", "", "| | wake-ups a second | processor time a second |", "|---|---:|---:|"]
         text += [f"| {n} | {w:.1f} | {ms:.2f} ms |" for n, (w, ms) in idle.items()] + [""]

@@ -80,6 +80,8 @@ struct reused {
 /// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
 class server_call : public call, resident {
  public:
+  static void* operator new(std::size_t n) { return take_memory(n); }
+  static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
   server_call() = default;
   nearcall::context& context() { return context_; }
 

@@ -136,8 +136,14 @@ class caught {
 };
 #endif
 
+/// Memory of calls and coroutines. A thread keeps some of what is given back, and uses it again.
+void* take_memory(std::size_t n);
+void give_memory(void* p, std::size_t n) noexcept;
+
 class promise_base {
  public:
+  static void* operator new(std::size_t n) { return take_memory(n); }
+  static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
   std::suspend_always initial_suspend() noexcept { return {}; }
   struct final_awaiter {
     bool await_ready() noexcept { return false; }

@@ -73,7 +73,10 @@ void client_call::make() {
 /// Appends a message to those that are kept.
 bool client_call::keep(const message& m) {
   std::size_t n = m.codec->size(m.object);
-  if (kept_.empty()) kept_ = on_.loop().take_buffer();
+  if (kept_.empty() && n > 8) {
+    kept_ = on_.loop().take_buffer();
+    kept_.reserve(std::max<std::size_t>(n + 9, 128));  // so that the loop takes it back
+  }
   wire::put_number(kept_, n);
   std::size_t at = kept_.size();
   kept_.resize(at + n);
@@ -325,8 +328,8 @@ void inbox::deleter::operator()(chunks* c) const { delete c; }
 constexpr std::size_t chunk_size = 16 << 10;
 
 status decode(void* into, incoming& m, std::size_t limit) {
-  const status wrong(code::internal, "grpc: failed to unmarshal the received message");
-  if (!m.compressed) return protobuf().decode(into, m) ? status() : wrong;
+  auto wrong = [] { return status(code::internal, "grpc: failed to unmarshal the received message"); };
+  if (!m.compressed) return protobuf().decode(into, m) ? status() : wrong();
   std::string plain;
   switch (gzip::decompress(m, limit, plain)) {
     case gzip::result::done: break;
@@ -335,7 +338,7 @@ status decode(void* into, incoming& m, std::size_t limit) {
       return {code::resource_exhausted, "grpc: received message after decompression larger than max " + std::to_string(limit)};
   }
   whole_message whole(plain, false);
-  return protobuf().decode(into, whole) ? status() : wrong;
+  return protobuf().decode(into, whole) ? status() : wrong();
 }
 
 void inbox::arrived(call& c, incoming& m) {

@@ -19,7 +19,7 @@ namespace nearcall::detail {
 namespace {
 
 constexpr auto time_slice = std::chrono::microseconds(100);
-constexpr auto shortest_rest = std::chrono::milliseconds(10), longest_rest = std::chrono::milliseconds(1000);
+constexpr auto shortest_pause = std::chrono::milliseconds(10), longest_pause = std::chrono::milliseconds(1000);
 
 void pause_processor() {
 #if defined(__x86_64__)
@@ -196,7 +196,7 @@ bool loop::spin() {
     skip_--;
     return false;
   }
-  if (rest_.count() > 0 && clock::now() < rests_until_) return false;
+  if (pause_.count() > 0 && clock::now() < pauses_until_) return false;
   clock::time_point until{};
   for (unsigned i = 1;; i++) {
     bool found = false;
@@ -209,7 +209,7 @@ bool loop::spin() {
     if (!found && awake_.empty()) found = poller_.look();
     if (found) {
       in_vain_ = 0;
-      rest_ /= 2;
+      pause_ /= 2;
       return true;
     }
     auto now = clock::now();
@@ -218,8 +218,8 @@ bool loop::spin() {
     ::sched_yield();
     // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
     if (auto after = clock::now(); after - now > time_slice) {
-      rest_ = std::clamp<clock::duration>(2 * rest_, shortest_rest, longest_rest);
-      rests_until_ = after + rest_;
+      pause_ = std::clamp<clock::duration>(2 * pause_, shortest_pause, longest_pause);
+      pauses_until_ = after + pause_;
       return true;
     }
   }

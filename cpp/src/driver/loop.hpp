@@ -203,8 +203,8 @@ class loop {
   unsigned turns_ = 0;
   bool rests_ = false;  // poll() has found nothing to do
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
-  clock::duration rest_{0};          // from spinning, while others compute on this processor
-  clock::time_point rests_until_{};
+  clock::duration pause_{0};          // from spinning, while others compute on this processor
+  clock::time_point pauses_until_{};
   bool active_ = false;              // something was read or written since the last sleep: an answer may come soon
   std::unique_ptr<waker> waker_;
   int timer_fd_ = -1;
