@@ -60,3 +60,21 @@ func TestFeed(t *testing.T) {
 		t.Errorf("without a symbol: %v: %s", err, text)
 	}
 }
+
+// TestFeedInOtherLoops runs the examples for asio and Qt, where these are installed.
+func TestFeedInOtherLoops(t *testing.T) {
+	program(t, "") // or skip
+	at := startFeed(t)
+	for _, loop := range []string{"asio", "qt"} {
+		t.Run(loop, func(t *testing.T) {
+			client := optionalProgram(t, "../examples/"+loop+"/prices", loop)
+			out, err := exec.Command(client, at, "ACME").CombinedOutput()
+			if text := string(out); err != nil || strings.Count(text, "ACME ") != 10 {
+				t.Errorf("%v: %s", err, text)
+			}
+			if text := string(out); loop == "qt" && !strings.Contains(text, "a timer of Qt") {
+				t.Errorf("Qt's timers did not run: %s", text)
+			}
+		})
+	}
+}

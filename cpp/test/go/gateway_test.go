@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +12,7 @@ import (
 
 // TestGateway runs the example: HTTP and JSON become calls of the server in Go.
 func TestGateway(t *testing.T) {
-	gateway := program(t, "../examples/gateway")
-	if _, err := os.Stat(gateway); os.IsNotExist(err) {
-		t.Skip("the gateway was not built: it needs Boost.Beast")
-	}
+	gateway := optionalProgram(t, "../examples/gateway", "Boost.Beast")
 	url := startProgram(t, gateway, "0", startFeed(t))
 	client := &http.Client{Timeout: 30 * time.Second}
 	post := func(t *testing.T, path, body string) *http.Response {

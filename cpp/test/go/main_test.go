@@ -33,6 +33,15 @@ func program(t *testing.T, name string) string {
 	return filepath.Join(dir, "test", name)
 }
 
+// optionalProgram returns the path of a program that is only built with what it needs, and skips the test without it.
+func optionalProgram(t *testing.T, name, needs string) string {
+	path := program(t, name)
+	if _, err := os.Stat(path); os.IsNotExist(err) {
+		t.Skipf("%s was not built: it needs %s", name, needs)
+	}
+	return path
+}
+
 // target returns a target to listen on.
 func target(t *testing.T, transport string) string {
 	if transport == "tcp" || transport == "tls" {
