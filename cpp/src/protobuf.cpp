@@ -48,7 +48,7 @@ class protobuf_codec final : public codec {
  public:
   std::size_t size(const void* m) const override { return static_cast<const google::protobuf::MessageLite*>(m)->ByteSizeLong(); }
   void encode(const void* m, char* to) const override {
-    static_cast<const google::protobuf::MessageLite*>(m)->SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
+    (void)static_cast<const google::protobuf::MessageLite*>(m)->SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
   }
   bool decode(void* m, incoming& bytes) const override {
     auto* message = static_cast<google::protobuf::MessageLite*>(m);
