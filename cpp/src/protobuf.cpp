@@ -1,8 +1,10 @@
 // The codec of protobuf messages.
+#include <google/protobuf/arena.h>
 #include <google/protobuf/io/zero_copy_stream.h>
 #include <google/protobuf/message_lite.h>
 
 #include <nearcall/call.hpp>
+#include <nearcall/server.hpp>
 
 namespace nearcall::detail {
 namespace {
@@ -62,5 +64,8 @@ class protobuf_codec final : public codec {
 }  // namespace
 
 const codec& protobuf() { return instance; }
+
+call_arena::call_arena(bool wanted) : arena_(wanted ? new google::protobuf::Arena : nullptr) {}
+call_arena::~call_arena() { delete arena_; }
 
 }  // namespace nearcall::detail
