@@ -359,6 +359,7 @@ cpp-row-clang: CPP_PACKAGES += clang-16
 cpp-row-clang: cpp-tools
 	$(call cpp-row,-DCMAKE_CXX_COMPILER=clang++-16)
 cpp-row-protobuf: cpp-tools
+	'$(CPP_PROTOBUF)/bin/protoc' --version
 	$(call cpp-row,-DCMAKE_PREFIX_PATH='$(CPP_PROTOBUF)')
 cpp-row-noexcept: cpp-tools # shared libraries and a program; the tests need exceptions
 	cmake -S cpp/test/packaging -B bin/$@ -G Ninja -DCMAKE_CXX_FLAGS='-O0 -fno-exceptions' -DNEARCALL='$(CURDIR)/cpp' -DNEARCALL_EXCEPTIONS=OFF -DBUILD_SHARED_LIBS=ON >bin/$@.log || { cat bin/$@.log; exit 1; }

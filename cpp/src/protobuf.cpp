@@ -1,8 +1,10 @@
 // The codec of protobuf messages.
+#include <google/protobuf/arena.h>
 #include <google/protobuf/io/zero_copy_stream.h>
 #include <google/protobuf/message_lite.h>
 
 #include <nearcall/call.hpp>
+#include <nearcall/server.hpp>
 
 namespace nearcall::detail {
 namespace {
@@ -48,7 +50,7 @@ class protobuf_codec final : public codec {
  public:
   std::size_t size(const void* m) const override { return static_cast<const google::protobuf::MessageLite*>(m)->ByteSizeLong(); }
   void encode(const void* m, char* to) const override {
-    static_cast<const google::protobuf::MessageLite*>(m)->SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
+    (void)static_cast<const google::protobuf::MessageLite*>(m)->SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
   }
   bool decode(void* m, incoming& bytes) const override {
     auto* message = static_cast<google::protobuf::MessageLite*>(m);
@@ -62,5 +64,8 @@ class protobuf_codec final : public codec {
 }  // namespace
 
 const codec& protobuf() { return instance; }
+
+call_arena::call_arena(bool wanted) : arena_(wanted ? new google::protobuf::Arena : nullptr) {}
+call_arena::~call_arena() { delete arena_; }
 
 }  // namespace nearcall::detail

@@ -18,6 +18,7 @@
 #include <nearcall/task.hpp>
 
 namespace google::protobuf {
+class Arena;
 class MessageLite;
 }
 
@@ -59,6 +60,9 @@ struct call_options {
   std::string_view compressor = {};
   /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier.
   const context* parent = nullptr;
+  /// Where the only reply of a call lives, with all that belongs to it; by default in the result. It must outlive the result, and belongs to
+  /// the driver's thread.
+  google::protobuf::Arena* arena = nullptr;
 };
 
 namespace detail {
@@ -107,6 +111,12 @@ message encodable(const M& m) {
 template <class M>
 void* decodable(M& m) {
   return static_cast<google::protobuf::MessageLite*>(&m);
+}
+
+/// A message in an arena, or null without one.
+template <class M>
+M* make_in(google::protobuf::Arena* a) {
+  return a ? M::default_instance().New(a) : nullptr;
 }
 
 /// What a session knows of a call that is open on it. The caller or the handler owns the object; the session keeps a pointer.
@@ -336,7 +346,7 @@ class [[nodiscard]] unary_call final : detail::unary_base {
  public:
   template <class Request>
   unary_call(detail::caller& on, std::string_view method, const Request& request, const call_options& o)
-      : unary_base(on, method, o, detail::decodable(result_.reply_)) {
+      : unary_call(on, method, o, detail::make_in<Reply>(o.arena)) {
     detail::message m = detail::encodable(request);
     begin(&m);
   }
@@ -355,6 +365,8 @@ class [[nodiscard]] unary_call final : detail::unary_base {
   using client_call::cancel;
 
  private:
+  unary_call(detail::caller& on, std::string_view method, const call_options& o, Reply* in_arena)
+      : unary_base(on, method, o, detail::decodable(in_arena ? *in_arena : result_.reply_)), result_(in_arena) {}
   result<Reply> take() {
     result_.status_ = std::move(status_);
     result_.header_ = std::move(header_);
@@ -444,7 +456,7 @@ template <class Request, class Reply>
 class [[nodiscard]] client_stream final : detail::unary_base {
  public:
   client_stream(detail::caller& on, std::string_view method, const call_options& o)
-      : unary_base(on, method, o, detail::decodable(result_.reply_)) {
+      : client_stream(on, method, o, detail::make_in<Reply>(o.arena)) {
     begin(nullptr);
   }
   /// Sends a message. False: the call has ended, and finish() says how.
@@ -469,6 +481,8 @@ class [[nodiscard]] client_stream final : detail::unary_base {
 
  private:
   friend struct detail::write_awaiter<client_stream>;
+  client_stream(detail::caller& on, std::string_view method, const call_options& o, Reply* in_arena)
+      : unary_base(on, method, o, detail::decodable(in_arena ? *in_arena : result_.reply_)), result_(in_arena) {}
   detail::waiter& writes() { return writer_; }
   result<Reply> take() {
     result_.status_ = std::move(status_);

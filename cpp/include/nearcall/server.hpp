@@ -70,13 +70,6 @@ namespace detail {
 
 class serving;
 
-/// A message of a handler. The memory of a large one is used again by a later call.
-template <class M>
-struct reused {
-  M message;
-  std::size_t bytes = 0;  // of the largest message that it held
-};
-
 /// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
 class server_call : public call, resident {
  public:
@@ -103,24 +96,8 @@ class server_call : public call, resident {
   /// Ends the call while its handler runs.
   void fail(const status& s);
 
-  /// Takes the memory of an earlier call's message, if there is some.
   template <class M>
-  void take_spare(reused<M>& m) {
-    std::unique_ptr<reused<M>> spare(static_cast<reused<M>*>(take_spare(&M::default_instance())));
-    if (!spare) return;
-    m.message.Swap(&spare->message);
-    m.bytes = spare->bytes;
-  }
-  /// Leaves the memory of a message to a later call, if it is large.
-  template <class M>
-  void keep_spare(reused<M>& m, std::size_t bytes) {
-    m.bytes = std::max(m.bytes, bytes);
-    if (m.bytes < least_left) return;
-    m.message.Clear();
-    keep_spare(&M::default_instance(), new reused<M>(std::move(m)), [](void* o) { delete static_cast<reused<M>*>(o); }, m.bytes);
-  }
-  static constexpr std::size_t least_left = 32 << 10;
-
+  friend class call_message;
   friend class reply_writer;
   friend class nearcall::server_interceptor;
 
@@ -162,7 +139,8 @@ class server_call : public call, resident {
 class method_handler {
  public:
   virtual ~method_handler() = default;
-  virtual std::unique_ptr<server_call> call() = 0;
+  /// Its messages live in an arena if `arena` says so.
+  virtual std::unique_ptr<server_call> call(bool arena) = 0;
 };
 
 class method_table {
@@ -252,23 +230,77 @@ class writer {
 };
 
 namespace detail {
+
+/// The arena of a call, if it has one.
+class call_arena {
+ public:
+  explicit call_arena(bool wanted);
+  ~call_arena();
+  call_arena(const call_arena&) = delete;
+  google::protobuf::Arena* get() const { return arena_; }
+
+ private:
+  google::protobuf::Arena* arena_;
+};
+
+constexpr std::size_t least_spare = 32 << 10;
+
+/// A message of a call: in its arena, or here. One that is here uses the memory of a large one of an earlier call, and leaves it to a later
+/// one.
+template <class M>
+class call_message {
+ public:
+  explicit call_message(const call_arena& a) : in_arena_(make_in<M>(a.get())) {
+    if (!in_arena_) own_.emplace();
+  }
+  M& operator*() { return in_arena_ ? *in_arena_ : *own_; }
+
+  void take_spare(server_call& c) {
+    if (in_arena_) return;
+    std::unique_ptr<spare> s(static_cast<spare*>(c.take_spare(&M::default_instance())));
+    if (!s) return;
+    own_->Swap(&s->message);
+    bytes_ = s->bytes;
+  }
+  /// The call ends. `bytes`: of the message.
+  void leave(server_call& c, std::size_t bytes) {
+    bytes_ = std::max(bytes_, bytes);
+    if (in_arena_ || bytes_ < least_spare) return;
+    own_->Clear();
+    c.keep_spare(&M::default_instance(), new spare{std::move(*own_), bytes_}, [](void* s) { delete static_cast<spare*>(s); }, bytes_);
+  }
+
+ private:
+  struct spare {
+    M message;
+    std::size_t bytes;  // of the largest message that it held
+  };
+  M* in_arena_;
+  std::optional<M> own_;
+  std::size_t bytes_ = 0;
+};
+
 template <class Request>
 class typed_request_stream : public request_stream_call {
  public:
+  explicit typed_request_stream(bool arena) : arena_(arena) {}
   struct awaiter {
     typed_request_stream* s;
     suspension suspended = {};
-    bool await_ready() const { return s->read_ready(decodable(s->request_)); }
+    bool await_ready() const { return s->read_ready(decodable(*s->request_)); }
     void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->reads(), h); }
     Request* await_resume() {
       suspended.end();
-      return s->read_done() ? &s->request_ : nullptr;
+      return s->read_done() ? &*s->request_ : nullptr;
     }
   };
   awaiter next() { return {this}; }
 
+ protected:
+  const call_arena arena_;
+
  private:
-  Request request_;
+  call_message<Request> request_{arena_};
 };
 }  // namespace detail
 
@@ -294,47 +326,49 @@ class stream : public reader<Request>, public writer<Reply> {
 
 namespace detail {
 
-/// A call whose one request keeps its memory for later calls.
+/// A call whose one request lives in it.
 template <class Request>
 class typed_request_call : public one_request_call {
  protected:
-  ~typed_request_call() override { keep_spare(request_, received_); }
-  const Request& request() const { return request_.message; }
+  explicit typed_request_call(bool arena) : arena_(arena) {}
+  ~typed_request_call() override { request_.leave(*this, received_); }
+  const call_arena arena_;
+  const Request& request() { return *request_; }
 
  private:
   void* request(std::size_t bytes) final {
     received_ = bytes;
-    if (bytes >= least_left) take_spare(request_);
-    return decodable(request_.message);
+    if (bytes >= least_spare) request_.take_spare(*this);
+    return decodable(*request_);
   }
-  reused<Request> request_;
+  call_message<Request> request_{arena_};
   std::size_t received_ = 0;
 };
 
 template <class Request, class Reply, class F>
 class unary_handler final : public typed_request_call<Request> {
  public:
-  explicit unary_handler(F& f) : f_(f) {}
-  ~unary_handler() override { this->keep_spare(reply_, encoded_.object ? std::size_t(reply_.message.GetCachedSize()) : 0); }
+  unary_handler(F& f, bool arena) : typed_request_call<Request>(arena), f_(f) {}
+  ~unary_handler() override { reply_.leave(*this, encoded_.object ? std::size_t((*reply_).GetCachedSize()) : 0); }
 
  private:
   task<status> handle_request() override {
-    this->take_spare(reply_);
-    return f_(this->context(), this->request(), reply_.message);
+    reply_.take_spare(*this);
+    return f_(this->context(), this->request(), *reply_);
   }
   const message* reply() override {
-    encoded_ = encodable(reply_.message);
+    encoded_ = encodable(*reply_);
     return &encoded_;
   }
   F& f_;
-  reused<Reply> reply_;
+  call_message<Reply> reply_{this->arena_};
   message encoded_;
 };
 
 template <class Request, class Reply, class F>
 class server_streaming_handler final : public typed_request_call<Request> {
  public:
-  explicit server_streaming_handler(F& f) : f_(f) {}
+  server_streaming_handler(F& f, bool arena) : typed_request_call<Request>(arena), f_(f) {}
 
  private:
   task<status> handle_request() override { return f_(this->context(), this->request(), writer_); }
@@ -348,24 +382,24 @@ class server_streaming_handler final : public typed_request_call<Request> {
 template <class Request, class Reply, class F>
 class client_streaming_handler final : public typed_request_stream<Request> {
  public:
-  explicit client_streaming_handler(F& f) : f_(f) {}
+  client_streaming_handler(F& f, bool arena) : typed_request_stream<Request>(arena), f_(f) {}
 
  private:
-  task<status> handle() override { return f_(this->context(), reader_, reply_); }
+  task<status> handle() override { return f_(this->context(), reader_, *reply_); }
   const message* reply() override {
-    encoded_ = encodable(reply_);
+    encoded_ = encodable(*reply_);
     return &encoded_;
   }
   F& f_;
   reader<Request> reader_{*this};
-  Reply reply_;
+  call_message<Reply> reply_{this->arena_};
   message encoded_;
 };
 
 template <class Request, class Reply, class F>
 class bidi_handler final : public typed_request_stream<Request> {
  public:
-  explicit bidi_handler(F& f) : f_(f) {}
+  bidi_handler(F& f, bool arena) : typed_request_stream<Request>(arena), f_(f) {}
 
  private:
   task<status> handle() override { return f_(this->context(), stream_); }
@@ -383,7 +417,7 @@ template <class Handler, class F>
 class method_of final : public method_handler {
  public:
   explicit method_of(F f) : f_(std::move(f)) {}
-  std::unique_ptr<server_call> call() override { return std::make_unique<Handler>(f_); }
+  std::unique_ptr<server_call> call(bool arena) override { return std::make_unique<Handler>(f_, arena); }
 
  private:
   F f_;
@@ -470,6 +504,8 @@ struct server_options {
   std::vector<server_interceptor*> interceptors = {};
   /// Connections go to the one of these with the fewest; by default all stay on the server's driver. Each runs on a thread of its own.
   std::vector<driver*> drivers = {};
+  /// The requests of each call, and its only reply, live in an arena of the call: with many parts they are made and freed faster.
+  bool arenas = false;
   /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
   /// shares none.
   std::uint64_t max_shared_memory = std::uint64_t(1) << 30;

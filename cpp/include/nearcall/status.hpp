@@ -95,24 +95,24 @@ class [[nodiscard]] result {
   const metadata& trailer() const { return trailer_; }
 
   /// The reply. It is empty if the call failed.
-  T& operator*() { return reply_; }
-  const T& operator*() const { return reply_; }
-  T* operator->() { return &reply_; }
-  const T* operator->() const { return &reply_; }
+  T& operator*() { return reply(); }
+  const T& operator*() const { return reply(); }
+  T* operator->() { return &reply(); }
+  const T* operator->() const { return &reply(); }
   /// The reply of a call that succeeded. Throws nearcall::error if the call failed; without exceptions the program aborts.
   T& value() & {
     if (!ok()) detail::throw_error(status_);
-    return reply_;
+    return reply();
   }
   T&& value() && {
     if (!ok()) detail::throw_error(status_);
-    return std::move(reply_);
+    return std::move(reply());
   }
 #if defined(__cpp_lib_expected)
   /// From C++23 on, a result becomes a std::expected: the reply, or the status of a call that failed.
   operator std::expected<T, nearcall::status>() && {
     if (!ok()) return std::unexpected(std::move(status_));
-    return std::move(reply_);
+    return std::move(reply());
   }
 #endif
 
@@ -121,8 +121,12 @@ class [[nodiscard]] result {
   friend class unary_call;
   template <class, class>
   friend class client_stream;
+  explicit result(T* in_arena) : in_arena_(in_arena) {}
+  T& reply() { return in_arena_ ? *in_arena_ : reply_; }
+  const T& reply() const { return in_arena_ ? *in_arena_ : reply_; }
   nearcall::status status_;
   metadata header_, trailer_;
+  T* in_arena_ = nullptr;  // the reply, in place of the next
   T reply_;
 };
 

@@ -104,6 +104,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
  public:
   server_core(driver& d, server_options o) : loop(d.internal()), options(std::move(o)), table(std::make_shared<services>()) {
     table->interceptors = options.interceptors;
+    table->arenas = options.arenas;
     if (options.max_shared_memory) memory_bound = std::make_shared<shm::budget>(options.max_shared_memory);
     if (options.drivers.empty()) homes.push_back(std::make_shared<home>(loop, table, options));
     for (driver* other : options.drivers) homes.push_back(std::make_shared<home>(other->internal(), table, options));

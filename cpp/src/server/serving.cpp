@@ -44,7 +44,7 @@ call* serving::accept(wire::head_block& head, status& refusal) {
     refusal = {code::unimplemented, "grpc: Decompressor is not installed for grpc-encoding \"" + head.profile->encoding + "\""};
     return nullptr;
   }
-  server_call* c = m->call().release();  // it destroys itself
+  server_call* c = m->call(services_->arenas).release();  // it destroys itself
   c->serving_ = shared_from_this();
   c->method_ = name;
   c->client_metadata_ = std::move(head.metadata);

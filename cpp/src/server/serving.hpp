@@ -19,6 +19,7 @@ class services final : public method_table {
   void add(service& s) { s.add_to(*this); }
   void add(std::string_view name, std::unique_ptr<method_handler> m) override;
   std::vector<server_interceptor*> interceptors;
+  bool arenas = false;
   bool empty() const { return methods_.empty(); }
   /// The method of a name, and the name in memory that lives as long as this.
   method_handler* find(std::string_view name, std::string_view& kept) const;
