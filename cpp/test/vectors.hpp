@@ -226,6 +226,8 @@ inline std::vector<json> whole(std::vector<json> frames) {
       if (f.contains(name)) b[name] = f[name];
     f = {{"kind", "PIECE"}};
   }
+  for (json& f : frames)
+    if (has(f, "MESSAGE") && !has(f, "PLACE")) EXPECT_EQ(f.value("size", std::size_t(0)), f.value("bytes", "").size() / 2) << f["stream"];
   return frames;
 }
 

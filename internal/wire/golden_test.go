@@ -212,6 +212,8 @@ func TestGoldenVectors(t *testing.T) {
 			&Step{Stream: 1, Open: open("/shop.Shop/Get", metadata.Pairs("long", long)), HalfClose: true})},
 		"parts-reply": {"An answer whose header is longer than a frame, and the end of which follows in a separate frame.", "server", steps(1000,
 			&Step{Stream: 1, Header: metadata.Pairs("long", long), HasMessage: true, Message: ping, End: &link.End{Trailer: metadata.Pairs("t", "1")}})},
+		"parts-end": {"An error whose trailer is longer than a frame.", "server", steps(1000,
+			&Step{Stream: 1, End: &link.End{Status: status.New(codes.Aborted, "try again"), Trailer: metadata.Pairs("long", long)}})},
 		"places-reply": {"Over shared memory: an answer whose message is in memory that both see.", "server", steps(1000,
 			&Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Placed: true, Place: 0, Size: 100_000, End: &link.End{}})},
 		"callback": {"A call that the server makes.", "server", steps(1000,
@@ -220,7 +222,7 @@ func TestGoldenVectors(t *testing.T) {
 			&Hello{Version: 1<<62 - 1, Features: 1<<61 | 1<<53, Stream: 1<<53 + 1, Connection: 1 << 60, Calls: 1<<62 - 1, Block: 1<<31 - 1, Ping: 1<<53 - 1, IdlePing: 1<<53 + 1}),
 			0, 1<<61+1), 1<<62-1)},
 		"control": {"What speaks of calls and of the connection.", "server", AppendBye(AppendDrain(AppendPing(AppendPing(AppendCredit(AppendCredit(
-			AppendReset(nil, 1, ResetUnprocessed, "the server is stopping"), 3, 65536), 0, 300), KindPing, [8]byte{1, 2, 3, 4, 5, 6, 7, 8}),
+			AppendReset(nil, 1, ResetUnprocessed, "the server is stopping"), 3, 65536), 0, 128), KindPing, [8]byte{1, 2, 3, 4, 5, 6, 7, 8}),
 			KindPong, [8]byte{8, 7, 6, 5, 4, 3, 2, 1}), 41), ByeClosed, "the server was stopped")},
 	} {
 		t.Run(name, func(t *testing.T) {
