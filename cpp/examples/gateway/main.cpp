@@ -152,7 +152,8 @@ class gateway {
 net::awaitable<void> listen(tcp::acceptor& at, gateway& g) {
   for (;;) {
     tcp::socket client = co_await at.async_accept(use_awaitable);
-    net::co_spawn(at.get_executor(), g.serve(beast::tcp_stream(std::move(client))), net::detached);  // it ends with an error when the client has left
+    // It ends with an error when the client has left.
+    net::co_spawn(at.get_executor(), g.serve(beast::tcp_stream(std::move(client))), net::detached);
   }
 }
 

@@ -116,8 +116,10 @@ class asio_driver : public driver {
       o->start();
     };
     using result = decltype(net::async_initiate<Token, signature>(begin, token, source::of(a)));
-    static_assert(source::keeps || source::is_named || asio_detail::is_asio_awaitable<result>, "what is awaited would be gone when async() has returned: give it a name, or async() a function that returns it");
-    static_assert(source::keeps || !source::is_named || detail::of_a_call<typename operation::awaitable_type>, "only calls, and reads and writes of streams, may have a name: move a task");
+    static_assert(source::keeps || source::is_named || asio_detail::is_asio_awaitable<result>,
+                  "it would be gone when async() has returned: give it a name, or async() a function that returns it");
+    static_assert(source::keeps || !source::is_named || detail::of_a_call<typename operation::awaitable_type>,
+                  "only calls, and reads and writes of streams, may have a name: move a task");
     return net::async_initiate<Token, signature>(begin, token, source::of(a));
   }
 
@@ -144,7 +146,10 @@ class asio_driver : public driver {
   class pending final : public detail::operation<Source>, detail::due {
    public:
     pending(asio_driver& d, Handler h, Source s)
-        : detail::operation<Source>(std::move(s)), handler_(std::move(h)), executor_(net::get_associated_executor(handler_, d.get_executor())), work_(executor_) {
+        : detail::operation<Source>(std::move(s)),
+          handler_(std::move(h)),
+          executor_(net::get_associated_executor(handler_, d.get_executor())),
+          work_(executor_) {
       d.operations_.push(*this);
     }
     void start() {
@@ -162,7 +167,8 @@ class asio_driver : public driver {
 #ifdef NEARCALL_ASIO_CANCELS
       if (auto slot = net::get_associated_cancellation_slot(handler_); slot.is_connected()) slot.clear();
 #endif
-      auto ends = [work = std::move(work_), handler = std::move(handler_), value = std::move(this->value_), error = std::move(this->error_)]() mutable {
+      auto ends = [work = std::move(work_), handler = std::move(handler_), value = std::move(this->value_),
+                   error = std::move(this->error_)]() mutable {
         using value_type = typename detail::operation<Source>::value_type;
         if constexpr (detail::of_a_call<awaitable_type>) std::move(handler)(std::move(*value));
         else if constexpr (std::is_void_v<detail::awaited_raw<awaitable_type>>) std::move(handler)(std::move(error));

@@ -61,8 +61,9 @@ namespace detail {
 /// A call completes with its value or is stopped; what else can be awaited may also fail with an exception.
 template <class A, class T = awaited_raw<A>>
 struct completions {
-  using type = std::conditional_t<of_a_call<A>, stdexec::completion_signatures<stdexec::set_value_t(T), stdexec::set_stopped_t()>,
-                                  stdexec::completion_signatures<stdexec::set_value_t(T), stdexec::set_error_t(std::exception_ptr), stdexec::set_stopped_t()>>;
+  using value = stdexec::set_value_t(T);
+  using type = std::conditional_t<of_a_call<A>, stdexec::completion_signatures<value, stdexec::set_stopped_t()>,
+                                  stdexec::completion_signatures<value, stdexec::set_error_t(std::exception_ptr), stdexec::set_stopped_t()>>;
 };
 template <class A>
 struct completions<A, void> {
@@ -149,8 +150,9 @@ struct awaitable_sender {
 template <class A>
 auto as_sender(driver& d, A&& awaitable) {
   using source = detail::source_from<A>;
-  static_assert(source::keeps || source::is_named, "what is awaited would be gone: give it a name, or as_sender() a function that returns it");
-  static_assert(source::keeps || detail::of_a_call<std::remove_cvref_t<A>>, "only calls, and reads and writes of streams, may have a name: move a task");
+  static_assert(source::keeps || source::is_named, "it would be gone: give it a name, or as_sender() a function that returns it");
+  static_assert(source::keeps || detail::of_a_call<std::remove_cvref_t<A>>,
+                "only calls, and reads and writes of streams, may have a name: move a task");
   return detail::awaitable_sender<typename source::type>{&d, source::of(awaitable)};
 }
 

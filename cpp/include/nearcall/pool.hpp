@@ -115,7 +115,8 @@ class [[nodiscard]] on_pool final : pool_job {
 template <class Pool, class F>
 detail::on_pool<Pool, std::decay_t<F>> on(Pool& pool, driver& d, F&& f) {
 #if defined(__GNUC__) && !defined(__clang__)
-  static_assert(std::is_lvalue_reference_v<F> || std::is_trivially_destructible_v<F>, "capture by reference, or give the function a name");
+  constexpr bool safe = std::is_lvalue_reference_v<F> || std::is_trivially_destructible_v<F>;
+  static_assert(safe, "capture by reference, or give the function a name");
 #endif
   return {d.internal(), pool, std::forward<F>(f)};
 }
