@@ -46,7 +46,8 @@ class stop_view {
 
 /// What a caller says about one call. It refers to what it is given: write it where the call is made.
 struct call_options {
-  /// How long the call may take; 0 for no limit. A call that takes longer fails with DeadlineExceeded.
+  /// How long the call may take; 0, or more than 100 years, for no limit. A call that takes longer fails with DeadlineExceeded, and so
+  /// does at once one with less than no time.
   std::chrono::microseconds timeout{0};
   /// Metadata to send.
   metadata_view md = {};
@@ -285,6 +286,7 @@ class client_call : public call {
   bool sent_all_ = false;             // there will be no more
   client_call *before_ = nullptr, *after_ = nullptr;  // in the queue of calls that wait for a connection
   bool queued_ = false;
+  bool stopped_ = false;  // before the call was made
   int attempts_ = 0;
   std::optional<stopper> stop_;
   std::unique_ptr<extra, extra_deleter> extra_;

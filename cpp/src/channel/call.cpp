@@ -2,6 +2,7 @@
 #include <nearcall/call.hpp>
 #include <nearcall/server.hpp>
 
+#include <algorithm>
 #include <deque>
 
 #include <nearcall/interceptor.hpp>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::size_t most_kept = 256 << 10;  // of a call's messages, for another attempt
 constexpr int most_attempts = 5;              // of a call that no handler has seen
+constexpr std::chrono::hours longest(24 * 365 * 100);  // of timeouts: no clock holds much more
 
 /// Takes the next message from bytes that keep() has appended.
 bool next_kept(wire::reader& r, std::string_view& m) {
@@ -28,9 +30,11 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 }  // namespace
 
 client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
-  if (o.stop) stop_.emplace(*o.stop, on.loop(), *this);
-  auto now = clock::time_point{};
-  if (o.timeout.count() > 0) deadline_ = (now = clock::now()) + o.timeout;
+  if (o.stop) {
+    stopped_ = (*o.stop).stop_requested();
+    stop_.emplace(*o.stop, on.loop(), *this);
+  }
+  if (o.timeout.count() != 0 && o.timeout < longest) deadline_ = clock::now() + std::max<std::chrono::microseconds>(o.timeout, -longest);
   if (!o.parent) return;
   if (auto d = o.parent->deadline(); d && (!deadline_ || *d < *deadline_)) deadline_ = d;
 }
@@ -52,6 +56,7 @@ void client_call::begin(const message* request) {
   sent_all_ = request;
   if (!gzip::is_identity(compressor_) && !gzip::known(compressor_))
     return end({code::internal, "grpc: Compressor is not installed for requested grpc-encoding \"" + compressor_ + "\""}, {});
+  if (stopped_) return end({code::cancelled, "a stop was requested before the call was made"}, {});
   on_.prepare(*this);
   if (extra_ && extra_->interceptors) {
     if (request) keep(*request);
@@ -125,6 +130,10 @@ void client_call::start(session& s, const wire::profiles& p, std::size_t max_rec
 
 bool client_call::send(const message& m) {
   if (over_) return true;
+  if (sent_all_) {
+    fail({code::internal, "a message was written after the last one"});
+    return true;
+  }
   if (!open()) {  // it waits for a connection
     keep(m);
     return false;

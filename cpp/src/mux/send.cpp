@@ -218,7 +218,7 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
     trailer = &none;
     reply = nullptr;
   };
-  if (!is_utf8(s.message())) s = {s.code(), "the status message is not UTF-8", s.details()};
+  if (!is_utf8(s.message())) s = {s.code(), to_utf8(s.message())};
   if (std::string wrong = wrong_metadata(*trailer); !wrong.empty()) replace(wrong);
   if (header) {
     if (std::string wrong = wrong_metadata(*header); !wrong.empty()) {

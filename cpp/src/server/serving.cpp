@@ -17,7 +17,7 @@ method_handler* services::find(std::string_view name, std::string_view& kept) co
 }
 
 status services::unknown(std::string_view name) const {
-  auto shown = [](std::string_view s) { return s.size() > 256 ? std::string(s.substr(0, 256)) + "..." : std::string(s); };
+  auto shown = [](std::string_view s) { return wire::to_utf8(s.substr(0, 256)) + (s.size() > 256 ? "..." : ""); };
   auto slash = name.rfind('/');
   if (name.empty() || name[0] != '/' || slash == 0)
     return {code::unimplemented, "malformed method name: \"" + shown(name) + "\""};
@@ -41,7 +41,7 @@ call* serving::accept(wire::head_block& head, status& refusal) {
     return nullptr;
   }
   if (!gzip::is_identity(head.profile->encoding) && !gzip::known(head.profile->encoding)) {
-    refusal = {code::unimplemented, "grpc: Decompressor is not installed for grpc-encoding \"" + head.profile->encoding + "\""};
+    refusal = {code::unimplemented, "grpc: Decompressor is not installed for grpc-encoding \"" + wire::to_utf8(head.profile->encoding) + "\""};
     return nullptr;
   }
   server_call* c = m->call(services_->arenas).release();  // it destroys itself

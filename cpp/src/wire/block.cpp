@@ -38,22 +38,40 @@ bool has_controls(std::string_view s) {
   return false;
 }
 
+namespace {
+
+/// The length of the character that s begins with, or 0 if it begins with none.
+std::size_t character(std::string_view s) {
+  auto c = std::uint8_t(s[0]);
+  if (c < 0x80) return 1;
+  std::size_t more = c >= 0xc2 && c <= 0xdf ? 1 : (c & 0xf0) == 0xe0 ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
+  if (more == 0 || s.size() <= more) return 0;
+  for (std::size_t k = 1; k <= more; k++)
+    if ((std::uint8_t(s[k]) & 0xc0) != 0x80) return 0;
+  auto d = std::uint8_t(s[1]);
+  if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) || (c == 0xf4 && d > 0x8f)) return 0;
+  return more + 1;
+}
+
+}  // namespace
+
 bool is_utf8(std::string_view s) {
-  for (std::size_t i = 0; i < s.size();) {
-    auto c = std::uint8_t(s[i]);
-    if (c < 0x80) {
-      i++;
-      continue;
-    }
-    std::size_t more = c >= 0xc2 && c <= 0xdf ? 1 : (c & 0xf0) == 0xe0 ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
-    if (more == 0 || s.size() - i <= more) return false;
-    for (std::size_t k = 1; k <= more; k++)
-      if ((std::uint8_t(s[i + k]) & 0xc0) != 0x80) return false;
-    auto d = std::uint8_t(s[i + 1]);
-    if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) || (c == 0xf4 && d > 0x8f)) return false;
-    i += more + 1;
+  while (!s.empty()) {
+    std::size_t n = character(s);
+    if (n == 0) return false;
+    s.remove_prefix(n);
   }
   return true;
+}
+
+std::string to_utf8(std::string_view s) {
+  std::string text;
+  while (!s.empty()) {
+    std::size_t n = character(s);
+    text += n ? s.substr(0, n) : "\xef\xbf\xbd";
+    s.remove_prefix(n ? n : 1);
+  }
+  return text;
 }
 
 rpc_status read_rpc_status(std::string_view s) {

@@ -50,6 +50,8 @@ std::uint64_t end_size(const status& s, const metadata& trailer);
 std::string wrong_metadata(const metadata& m);
 bool has_controls(std::string_view s);
 bool is_utf8(std::string_view s);
+/// s with U+FFFD in place of each byte that is not UTF-8.
+std::string to_utf8(std::string_view s);
 
 /// What a serialized google.rpc.Status says, as far as the protocol needs it.
 struct rpc_status {

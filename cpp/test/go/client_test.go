@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,10 +28,10 @@ import (
 )
 
 // dial returns a client that also serves the tests' service.
-func dial(t *testing.T, at, transport string) *nearcall.ClientConn {
+func dial(t *testing.T, at, transport string, opts ...nearcall.DialOption) *nearcall.ClientConn {
 	own := nearcall.NewServer()
-	echopb.RegisterEchoServer(own, service{})
-	opts := []nearcall.DialOption{nearcall.WithServer(own)}
+	echopb.RegisterEchoServer(own, &service{})
+	opts = append(opts, nearcall.WithServer(own))
 	switch transport {
 	case "unix":
 		opts = append(opts, nearcall.WithMaxSharedMemory(0))
@@ -57,14 +58,16 @@ func dial(t *testing.T, at, transport string) *nearcall.ClientConn {
 type conn struct {
 	*nearcall.ClientConn
 	echopb.EchoClient
-	transport string
+	at, transport string
 }
 
-// checks are what Go's clients rely on in servers in C++.
-var checks = []struct {
+// check is something that Go's clients rely on in servers in C++.
+type check struct {
 	name  string
 	check func(t *testing.T, c conn)
-}{
+}
+
+var checks = []check{
 	{"unary", func(t *testing.T, c conn) {
 		for i := range 1000 {
 			unary(t, c, fmt.Append(nil, i))
@@ -340,8 +343,8 @@ func TestGoClient(t *testing.T) {
 			t.Parallel()
 			at := startCPP(t, transport)
 			cc := dial(t, at, transport)
-			for _, c := range checks {
-				t.Run(c.name, func(t *testing.T) { c.check(t, conn{cc, echopb.NewEchoClient(cc), transport}) })
+			for _, c := range slices.Concat(checks, sizeChecks, statusChecks, endingChecks, backChecks, serverChecks) {
+				t.Run(c.name, func(t *testing.T) { c.check(t, conn{cc, echopb.NewEchoClient(cc), at, transport}) })
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,9 +60,8 @@ func target(t *testing.T, transport string) string {
 	return transport + ":" + dir + "/s"
 }
 
-// startCPP starts a server in C++ and returns the target that clients use.
-func startCPP(t *testing.T, transport string) string {
-	at := target(t, transport)
+// serveCPP starts a server in C++ that listens on a target, and returns the target that clients use.
+func serveCPP(t *testing.T, at string) (*exec.Cmd, string) {
 	cmd := exec.Command(program(t, "echo_server"), at)
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(os.Environ(), "NEARCALL_TLS="+certificates.dir)
@@ -81,6 +81,25 @@ func startCPP(t *testing.T, transport string) string {
 	if err != nil {
 		t.Errorf("the server did not begin: %q, %v", line, err)
 	}
+	if transport, _, _ := strings.Cut(at, ":"); transport == "tcp" || transport == "tls" {
+		at = fmt.Sprintf("%s:127.0.0.1:%d", transport, port)
+	}
+	return cmd, at
+}
+
+// stopCPP asks a server in C++ to stop gracefully, and waits until it has.
+func stopCPP(t *testing.T, cmd *exec.Cmd) {
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the server: %v", err)
+	}
+}
+
+// startCPP starts a server in C++ for the time of a test and returns the target that clients use.
+func startCPP(t *testing.T, transport string) string {
+	cmd, at := serveCPP(t, target(t, transport))
 	idle := descriptors(cmd.Process.Pid)
 	t.Cleanup(func() {
 		// All clients have left, so it has as many descriptors as before.
@@ -95,16 +114,8 @@ func startCPP(t *testing.T, transport string) string {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the server: %v", err)
-		}
+		stopCPP(t, cmd)
 	})
-	if transport == "tcp" || transport == "tls" {
-		return fmt.Sprintf("%s:127.0.0.1:%d", transport, port)
-	}
 	return at
 }
 
@@ -125,7 +136,7 @@ func startGo(t *testing.T, transport string, opts ...nearcall.ServerOption) stri
 		at = "tcp" + strings.TrimPrefix(at, "tls")
 	}
 	srv := nearcall.NewServer(opts...)
-	echopb.RegisterEchoServer(srv, service{})
+	echopb.RegisterEchoServer(srv, &service{})
 	h := health.NewServer()
 	h.SetServingStatus("nearcall.test.Echo", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(srv, h)
@@ -166,4 +177,18 @@ func TestChecks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// later returns a target that a server can listen on later, and again.
+func later(t *testing.T, transport string) string {
+	at := target(t, transport)
+	if transport != "tcp" && transport != "tls" {
+		return at
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return transport + ":" + lis.Addr().String()
 }
