@@ -56,6 +56,24 @@ struct add_check {
   static add_check added_##name(#name, name);         \
   static task<> name([[maybe_unused]] world& w)
 
+/// The values of a key, each with a semicolon.
+inline std::string values(const metadata& m, std::string_view key) {
+  std::string all;
+  for (auto& [k, v] : m)
+    if (k == key) all += v + ";";
+  return all;
+}
+
+/// Asks until n handlers wait: those of Slow, and those that x-hold stops.
+inline task<> until_waiting(world& w, int n) {
+  int waiting = -1;
+  for (auto end = clock::now() + std::chrono::seconds(10); waiting != n && clock::now() < end;)
+    waiting = (co_await w.echo.Unary(Message(), {.md = {{"x-see", "waiting"}}}))->count();
+  EXPECT_IS(waiting, n);
+}
+/// Lets handlers go on that x-hold stops.
+inline task<> release(world& w) { EXPECT(co_await w.echo.Unary(Message(), {.md = {{"x-see", "release"}}})); }
+
 inline Message message(std::string data, int count = 0) {
   Message m;
   m.set_data(std::move(data));

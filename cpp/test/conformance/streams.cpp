@@ -180,4 +180,27 @@ CHECK(streams_of_all_kinds_at_a_time) {
   EXPECT_IS((co_await up.finish())->count(), 900000);
 }
 
+static task<> one_of_each(world& w, int i) {
+  EXPECT_IS((co_await w.echo.Unary(message("u", 1 + i)))->data().size(), std::size_t(1 + i));
+  auto down = w.echo.Down(message(std::string(std::size_t(i) * 100, 'd'), 20));
+  int n = 0;
+  while (co_await down.read()) n++;
+  EXPECT_IS(n, 20);
+  auto up = w.echo.Up();
+  for (int k = 0; k < 20; k++) EXPECT(co_await up.write(message(std::string(std::size_t(i) * 100, 'u'))));
+  EXPECT_IS((co_await up.finish())->count(), 2000 * i);
+  auto chat = w.echo.Chat();
+  auto [none, read] = co_await all(write_all(chat, 20, std::size_t(i) * 100), read_all(chat, w.d, false));
+  EXPECT_IS(read, 20);
+  EXPECT_IS((co_await w.echo.Fail(message("f", 3))).status().code(), code::invalid_argument);
+  EXPECT_IS((co_await w.echo.Back(message("b")))->data(), "b");
+  EXPECT_IS((co_await w.echo.Slow(message(""), {.timeout = 5ms})).status().code(), code::deadline_exceeded);
+}
+CHECK(callers_of_64_mixed_calls) {
+  std::vector<task<>> callers;
+  for (int i = 0; i < 64; i++) callers.push_back(one_of_each(w, i));
+  co_await all(callers);
+  EXPECT_IS((co_await w.echo.Unary(message("after")))->data(), "after");
+}
+
 }  // namespace nearcall::test

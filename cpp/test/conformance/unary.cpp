@@ -6,17 +6,6 @@
 namespace nearcall::test {
 using namespace std::chrono_literals;
 
-namespace {
-
-std::string values(const metadata& m, std::string_view key) {
-  std::string all;
-  for (auto& [k, v] : m)
-    if (k == key) all += v + ";";
-  return all;
-}
-
-}  // namespace
-
 CHECK(unary) {
   auto r = co_await w.echo.Unary(message("hello"));
   EXPECT_IS(r.status().to_string(), "OK");
