@@ -97,24 +97,29 @@ CHECK(up_of_empty_messages) {
   EXPECT_IS(r->count(), 0);
 }
 
-static task<> write_until(client_stream<Message, Message>& s, int n, std::size_t size, int& written) {
-  for (; written < n; written++)
-    if (!co_await s.write(message(std::string(size, 'u')))) break;
+static task<> write_all(client_stream<Message, Message>& s, int n, std::size_t size, int& written) {
+  while (written < n) {
+    bool ok = co_await s.write(message(std::string(size, 'u')));
+    if (!ok) break;
+    written++;
+  }
+}
+static task<> calls_beside(world& w, int most, int& written) {
+  co_await until_waiting(w, 1);
+  for (int i = 0; i < 100; i++) EXPECT_IS((co_await w.echo.Unary(message("beside")))->data(), "beside");
+  EXPECT(written < most);
+  co_await release(w);
+}
+static task<> stopped_writer(world& w, std::size_t size) {
+  int n = int(20'000'000 / size), written = 0;
+  auto s = w.echo.Up({.md = {{"x-hold", "1"}}});
+  auto ended = co_await all(write_all(s, n, size, written), calls_beside(w, n / 2, written));
+  (void)ended;
+  EXPECT_IS(written, n);
+  EXPECT_IS(std::size_t((co_await s.finish())->count()), std::size_t(n) * size);
 }
 CHECK(a_handler_that_does_not_read_stops_its_writer) {
-  for (std::size_t size : {1000, 30000, 100000}) {
-    int n = int(20'000'000 / size), written = 0;
-    auto s = w.echo.Up({.md = {{"x-hold", "1"}}});
-    auto others = [](world& w, int& written, int n) -> task<> {
-      co_await until_waiting(w, 1);
-      for (int i = 0; i < 100; i++) EXPECT_IS((co_await w.echo.Unary(message("beside")))->data(), "beside");
-      EXPECT(written < n / 2);
-      co_await release(w);
-    };
-    co_await all(write_until(s, n, size, written), others(w, written, n));
-    EXPECT_IS(written, n);
-    EXPECT_IS(std::size_t((co_await s.finish())->count()), std::size_t(n) * size);
-  }
+  for (std::size_t size : {1000, 30000, 100000}) co_await stopped_writer(w, size);
 }
 CHECK(a_stalled_stream_leaves_other_streams_alone) {
   auto stalled = w.echo.Down(message(std::string(50000, 'd'), 200));
