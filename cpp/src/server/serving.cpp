@@ -209,18 +209,18 @@ void request_stream_call::on_half_close() {
 }
 void request_stream_call::on_cancelled() { wake(inbox_.waiter()); }
 bool request_stream_call::read_ready(void* into) {
-  ready_ = !inbox_.wrong() && inbox_.take(*this, into);
+  ready_ = !inbox_.wrong() && !cancelled() && inbox_.take(*this, into);
   if (!ready_ && inbox_.wrong()) fail(*inbox_.wrong());
   return ready_ || half_closed_seen_ || cancelled() || inbox_.wrong();
 }
 bool request_stream_call::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
 
 bool reply_writer::write(const message& m) {
-  if (!call_.open()) return true;
+  if (ended()) return true;
   call_.send_header_once();
   return !call_.open() || call_.session_->send(call_, m);
 }
-bool reply_writer::ended() const { return !call_.open(); }
+bool reply_writer::ended() const { return !call_.open() || call_.cancelled(); }
 
 }  // namespace nearcall::detail
 

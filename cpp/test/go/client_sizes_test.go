@@ -162,7 +162,7 @@ func with(ctx context.Context, kv ...string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, kv...)
 }
 
-// see asks what the server sees, or has it do: see x-see of the service.
+// see asks what the server sees: see x-see of the service.
 func see(t *testing.T, c conn, key string, opts ...grpc.CallOption) *echopb.Message {
 	t.Helper()
 	r, err := c.Unary(with(t.Context(), "x-see", key), &echopb.Message{}, opts...)
