@@ -18,7 +18,7 @@ class encoded_message {
   std::size_t capacity() const { return capacity_; }
   /// Room for a message of n bytes. What was there is lost.
   void reset(std::size_t n) {
-    if (n > capacity_) {
+    if (n > capacity_ || !bytes_) {
       bytes_.reset(new char[n]);
       capacity_ = n;
     }
