@@ -31,8 +31,9 @@ std::string compress(std::string_view bytes) {
 result decompress(incoming& m, std::size_t limit, std::string& to) {
   z_stream z{};
   if (inflateInit2(&z, gzip_window) != Z_OK) return result::wrong;
-  to.clear();
   result r = result::wrong;
+  std::size_t have = 0;
+  to.clear();
   for (bool more = true;;) {
     if (more && z.avail_in == 0) {
       std::string_view step = m.next();
@@ -40,25 +41,25 @@ result decompress(incoming& m, std::size_t limit, std::string& to) {
       z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(step.data()));
       z.avail_in = uInt(step.size());
     }
-    std::size_t have = to.size();
     if (have > limit) {
       r = result::too_large;
       break;
     }
     // One byte more than the limit shows that it is exceeded.
-    to.resize(std::min(std::max<std::size_t>(4096, have * 2), limit + 1));
+    if (have == to.size()) to.resize(std::min(std::max<std::size_t>(4096, have * 2), limit + 1));
     z.next_out = reinterpret_cast<Bytef*>(to.data() + have);
     z.avail_out = uInt(to.size() - have);
     int e = inflate(&z, Z_NO_FLUSH);
-    to.resize(to.size() - z.avail_out);
+    have = to.size() - z.avail_out;
     if (e == Z_STREAM_END) {
-      r = z.avail_in || !m.next().empty() ? result::wrong : to.size() > limit ? result::too_large : result::done;
+      r = z.avail_in || !m.next().empty() ? result::wrong : have > limit ? result::too_large : result::done;
       break;
     }
     if (e != Z_OK && e != Z_BUF_ERROR) break;
     if (!more && z.avail_in == 0 && z.avail_out > 0) break;  // it is cut short
   }
   inflateEnd(&z);
+  to.resize(have);
   return r;
 }
 

@@ -153,6 +153,7 @@ void server_call::fail(const status& s) {
   session_->finish(*this, nullptr, nullptr, s, {});
 }
 
+static_assert(least_spare == spares::least);
 void* server_call::take_spare(const void* type) { return serving_->loop().spares().take(type); }
 void server_call::keep_spare(const void* type, void* object, void (*destroy)(void*), std::size_t bytes) {
   serving_->loop().spares().keep(type, object, destroy, bytes);
