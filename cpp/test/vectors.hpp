@@ -213,7 +213,8 @@ inline std::string message_of(const json& f) {
   return has(f, "COMPRESSED") && gzip::decompress(m, 1 << 20, plain) == gzip::result::done ? plain : bytes;
 }
 
-/// The frames of a side as if it had not cut its messages: each is in the frame that it begins in. The frames of other pieces are of the kind PIECE.
+/// Joins the pieces of each message in the frame that begins it, so that sides which cut messages differently compare equal. The frames of
+/// the other pieces stay, empty, with the kind PIECE.
 inline std::vector<json> whole(std::vector<json> frames) {
   std::map<std::uint64_t, json*> begun;
   for (json& f : frames) {

@@ -46,8 +46,8 @@ class stop_view {
 
 /// What a caller says about one call. It refers to what it is given: write it where the call is made.
 struct call_options {
-  /// How long the call may take; 0, or more than 100 years, for no limit. A call that takes longer fails with DeadlineExceeded, and so
-  /// does at once one with less than no time.
+  /// How long the call may take; 0, or more than 100 years, for no limit. A call that takes longer fails with DeadlineExceeded; with a
+  /// negative timeout it fails at once.
   std::chrono::microseconds timeout{0};
   /// Metadata to send.
   metadata_view md = {};

@@ -57,8 +57,8 @@ class resident {
 
 /// What a driver does before it sleeps.
 struct driver_options {
-  /// How long it looks for frames before it sleeps, after some were read or written. In shared memory a reply that comes in this time
-  /// costs no system call; over sockets it costs no sleep. Looking in vain makes the next looks rarer. 0 sleeps at once.
+  /// How long it looks for frames before it sleeps, after some were read or written. A reply that comes in this time costs no sleep and no
+  /// wake-up. Looking in vain makes the next looks rarer, and so do others that compute on the processor. 0 sleeps at once.
   std::chrono::microseconds spin{50};
 };
 

@@ -1,4 +1,4 @@
-// Sizes of messages, to the byte, and flow control: who waits for whom.
+// Messages around each limit and window, and flow control.
 #include "checks.hpp"
 
 namespace nearcall::test {

@@ -21,7 +21,7 @@ const full = 4<<20 - 5
 
 var borders = []int{0, 1, 4095, 4096, 32767, 32768, 65535, 65536, 65537, 262_143, 262_144, 262_145, 1 << 20, full}
 
-// sizeChecks are about the sizes of messages, to the byte, and about who waits for whom.
+// sizeChecks send messages around each limit and window, also to sides that do not read.
 var sizeChecks = []check{
 	{"a request at the limit", func(t *testing.T, c conn) { unary(t, c, make([]byte, full)) }},
 	{"a request one above the limit", func(t *testing.T, c conn) {
