@@ -41,7 +41,8 @@ var Imports = []Rule{
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*"}, Not: []string{"internal/transport/http1"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
-	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/targets", "internal/transport/grpcgo"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
+	{Pkg: "internal/relay", May: []string{"internal/link"}},
 	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
