@@ -17,7 +17,7 @@ import (
 
 // A stream is a call that grpc-go makes.
 type stream struct {
-	session  *session
+	session  *Session
 	inner    grpc.ClientStream
 	ctx      context.Context // of inner
 	cancel   context.CancelCauseFunc

@@ -1,0 +1,64 @@
+package balance
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/grpcgo"
+)
+
+// A handshaker is the credentials of a channel's *grpc.ClientConn. Its handshake ends with a session
+// of the SubConn.
+type handshaker struct {
+	credentials.TransportCredentials // the user's
+	channel                          *Channel
+}
+
+var errNoSubConn = errors.New("nearcall: a connection is made for no SubConn: a resolver or a policy has replaced the attributes of its address")
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	sc, ok := credentials.ClientHandshakeInfoFromContext(ctx).Attributes.Value(subConnKey{}).(*subConn)
+	if !ok {
+		return nil, nil, errNoSubConn
+	}
+	s, conn, auth, err := h.channel.cfg.Handshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s != nil {
+		h.channel.cfg.OnSession(s)
+		return newCarrier(s, h.channel, sc.begin(s)), s.Peer().AuthInfo, nil
+	}
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
+	pinned := grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, h.channel.authority, peer, func() {})
+	h.channel.cfg.OnSession(pinned)
+	return &ending{conn, sc.begin(pinned)}, auth, nil
+}
+
+// UsesXDS says whether the credentials come from xDS, for grpc-go's policies.
+func (h *handshaker) UsesXDS() bool {
+	x, ok := h.TransportCredentials.(interface{ UsesXDS() bool })
+	return ok && x.UsesXDS()
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (h *handshaker) Clone() credentials.TransportCredentials {
+	return &handshaker{h.TransportCredentials.Clone(), h.channel}
+}
+
+// An ending connection calls end when it is closed.
+type ending struct {
+	net.Conn
+	end func()
+}
+
+// Close implements [net.Conn].
+func (c *ending) Close() error {
+	c.end()
+	return c.Conn.Close()
+}

@@ -1,0 +1,111 @@
+package targets
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// Endpoints connects to the addresses that resolvers return. An address is HOST:PORT, or one of
+// nearcall's targets. Servers at HOST:PORT, tcp:HOST:PORT and at unix sockets may speak nearcall's
+// protocol or only gRPC.
+type Endpoints struct {
+	opts    *options.Dial
+	creds   credentials.TransportCredentials // nil for none
+	upgrade *sock.Upgrade
+}
+
+// NewEndpoints returns Endpoints for connections with opts.
+func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *Endpoints {
+	e := &Endpoints{opts: opts, creds: Secured(creds), upgrade: SharedMemory(opts.Memory, false)}
+	if c, ok := e.creds.(interface {
+		OfferNearcall() credentials.TransportCredentials
+	}); ok {
+		e.creds = c.OfferNearcall()
+	}
+	return e
+}
+
+// Dial connects to address. If there is no socket below that tells the server's protocol, it returns
+// a connection for Handshake alone, which then connects.
+func (e *Endpoints) Dial(ctx context.Context, address string) (net.Conn, error) {
+	t := socketTarget(address)
+	if t.Scheme != schemeGRPC && (t.network == "" || t.Scheme.name == "shm") {
+		return unopened{target: t}, nil
+	}
+	d := e.dialer(t)
+	if e.opts.Conn != nil && t.Scheme == schemeGRPC {
+		d.Address = address
+	}
+	return d.Connect(ctx)
+}
+
+// socketTarget returns the target for an address. For those that are not nearcall's the scheme is
+// grpc-go's.
+func socketTarget(address string) *Target {
+	if t, err := Parse(address); err == nil && !t.IsGRPC() {
+		return t
+	}
+	return &Target{Scheme: schemeGRPC, text: address, Rest: address, network: "tcp", address: address}
+}
+
+func (e *Endpoints) dialer(t *Target) sock.Dialer {
+	d := t.socketDialer(e.opts, "")
+	d.GRPC, d.Options.Upgrade = "", e.upgrade
+	return d
+}
+
+// Handshake secures a connection that Dial, or somebody else, has made, and asks the server for its
+// protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and the
+// result of the security handshake. authority is the name that the server must prove.
+func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error) {
+	if u, ok := conn.(unopened); ok {
+		own := *e.opts // dialers change options
+		own.Authority = authority
+		d, _, err := u.target.Dialer(&own)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		s, err := d.Dial(ctx)
+		return s, nil, nil, err
+	}
+	name := ""
+	if a := conn.RemoteAddr(); a != nil {
+		name = a.String()
+	}
+	d := e.dialer(&Target{Scheme: schemeGRPC, text: name, network: "tcp"})
+	auth := credentials.AuthInfo(nil)
+	if e.creds == nil {
+		auth = d.Options.PlainAuth(conn)
+	} else {
+		secured, info, err := e.creds.ClientHandshake(ctx, authority, conn)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		conn, auth = secured, info
+	}
+	over, native, err := sock.Ask(ctx, conn, auth)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, nil, err
+	}
+	if !native {
+		return nil, over, auth, nil
+	}
+	s, err := d.Over(ctx, over, auth)
+	return s, nil, nil, err
+}
+
+// unopened stands for a connection that Handshake makes.
+type unopened struct {
+	net.Conn // nil
+	target   *Target
+}
+
+// Close implements [net.Conn].
+func (unopened) Close() error { return nil }
