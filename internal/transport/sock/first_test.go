@@ -1,6 +1,9 @@
 package sock
 
 import (
+	"bytes"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +12,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
@@ -21,8 +25,11 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 		"near":                              undecided,
 		"nearby":                            unknown,
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r":    undecided,
-		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":  http2,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":  undecided,
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nx": http2,
+		preface + "\x00\x00\x00\x05":        http2,
+		preface + noSettings[:8]:            undecided,
+		preface + noSettings:                http2,
 		"PRI * HTTP/1.1":                    http1,
 		"P":                                 undecided,
 		"POST /":                            http1,
@@ -41,6 +48,107 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestTheQuestionIsTold: by a setting in the first SETTINGS. As long as it can still come, the
+// protocol is undecided, and that is never longer than for one frame.
+func TestTheQuestionIsTold(t *testing.T) {
+	const (
+		window = "\x00\x04\x00\x01\x00\x00"
+		other  = "\x6e\x64\x00\x00\x00\x01"
+		zero   = "\x6e\x63\x00\x00\x00\x00"
+	)
+	full := strings.Repeat(window, maxFrame/settingSize)
+	for name, c := range map[string]struct {
+		payload string
+		flags   byte
+		stream  uint32
+		want    protocol
+	}{
+		"alone":                  {payload: wire.Setting, want: question},
+		"among others":           {payload: window + wire.Setting + other, want: question},
+		"in a full frame":        {payload: full[settingSize:] + wire.Setting, want: question},
+		"with a reserved bit":    {payload: wire.Setting, stream: 1 << 31, want: question},
+		"with an undefined flag": {payload: wire.Setting, flags: 0x80, want: question},
+		"with the last value":    {payload: zero + wire.Setting, want: question},
+		"in a larger frame":      {payload: full + wire.Setting, want: http2},
+		"another setting":        {payload: window + other, want: http2},
+		"another value":          {payload: zero, want: http2},
+		"another value at last":  {payload: wire.Setting + zero, want: http2},
+		"across two settings":    {payload: "\x00\x04\x00\x00\x6e\x63" + "\x00\x00\x00\x01\x00\x00", want: http2},
+		"in a frame of odd size": {payload: wire.Setting + "x", want: http2},
+		"in an acknowledgement":  {payload: wire.Setting, flags: flagEnd, want: http2},
+		"in a frame of a stream": {payload: wire.Setting, stream: 1, want: http2},
+		"in a second frame":      {payload: "", want: http2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := frame([]byte(preface), frameSettings, c.flags, c.stream, c.payload)
+			whole := len(b)
+			b = frame(b, frameSettings, 0, 0, wire.Setting)
+			if got := protocolOf(b, ""); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+			for n := range whole {
+				if got := protocolOf(b[:n], ""); got != undecided && (got != http2 || c.want != http2) {
+					t.Fatalf("the first %d of %d bytes are %d", n, whole, got)
+				}
+			}
+			if c.want == question && questionSize(b) != whole {
+				t.Errorf("the question has %d bytes, want %d", questionSize(b), whole)
+			}
+		})
+	}
+}
+
+// FuzzFirst checks that the beginning of a connection is told, however it arrives: no byte that
+// follows changes the decision, and what stays undecided is bounded.
+func FuzzFirst(f *testing.F) {
+	for _, s := range []string{wire.Question, preface + noSettings, wire.Magic, "nearcall/1 shm\n\x02\x01\x00", "GET / HTTP/1.1\r\n", "\x16\x03\x01"} {
+		f.Add([]byte(s), uint8(1))
+		f.Add([]byte(s+s), uint8(7))
+	}
+	f.Add(frame([]byte(preface), frameSettings, 0, 0, strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/settingSize-1)+wire.Setting), uint8(200))
+	f.Fuzz(func(t *testing.T, b []byte, piece uint8) {
+		line := &Upgrade{Line: "nearcall/1 shm\n"}
+		r := &pieces{rest: b, size: max(1, int(piece))}
+		first, got, err := Options{Upgrade: line}.readFirst(readConn{r: r}, nil)
+		want := protocolOf(b, line.Line)
+		if len(b) == 0 {
+			want = undecided
+		}
+		if (err == nil) != (want != undecided) || got != want {
+			t.Fatalf("%d, %v, want %d", got, err, want)
+		}
+		switch {
+		case err == nil && !bytes.HasPrefix(b, first), r.taken > len(preface)+frameHead+maxFrame+2*512+r.size:
+			t.Fatalf("%d of %d bytes were read, and %d kept", r.taken, len(b), len(first))
+		case got == question && (questionSize(first) > len(first) || !strings.HasPrefix(string(first), preface)):
+			t.Fatalf("a question of %d bytes in %d", questionSize(first), len(first))
+		}
+	})
+}
+
+// pieces is a reader that returns few bytes at a time.
+type pieces struct {
+	rest        []byte
+	size, taken int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.rest[:min(p.size, len(p.rest))])
+	p.rest, p.taken = p.rest[n:], p.taken+n
+	return n, nil
+}
+
+// A readConn is a connection that can only be read.
+type readConn struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c readConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
 // Another server can take a connection of an ordinary gRPC client, together with what was
 // read from it.
@@ -121,7 +229,7 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 
 // Close does not wait until the peer has read the refusal of a connection that nobody takes.
 func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
-	for _, first := range []string{preface, "GET / "} {
+	for _, first := range []string{preface, preface + noSettings, "GET / "} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := bufconn.Listen(1 << 10)
 			lis := &Listener{Listener: inner}

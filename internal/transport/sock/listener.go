@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A Listener implements [link.Listener] over any net.Listener.
@@ -261,10 +263,10 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		}
 		return nil, err
 	}
-	over, first, p, err := l.readProtocol(ctx, secured, before, deadline)
+	over, first, p, err := l.readProtocol(ctx, secured, auth, before, deadline)
 	switch {
 	case err != nil:
-		if err != errStays {
+		if err != errRefused {
 			logFailed(conn, "finding out the protocol", err)
 		}
 		_ = secured.Close()
@@ -302,25 +304,45 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	}, nil
 }
 
-// readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
-// before was already read from conn. over is the connection that a session then uses: conn, or the
-// one that replaces it.
-func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
+// errRefused is the error of a connection that was refused in nearcall's protocol.
+var errRefused = errors.New("the client was refused")
+
+// readProtocol finds out which protocol conn's client speaks. It answers the client's question and
+// its offer of an upgrade. before was already read from conn, and auth is the result of the security
+// handshake. over is the connection that a session then uses: conn, or the one that replaces it.
+func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, before)
+	chosen := agreed(auth) // the client knows that it must speak nearcall
+	if err == nil && p == question && !chosen {
+		chosen = true
+		if _, err = io.WriteString(conn, wire.Answer); err == nil {
+			first, p, err = l.Options.readFirst(conn, first[questionSize(first):])
+		}
+	}
 	if err == nil && p == offer {
 		var why error
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
 			return over, nil, native, nil
 		}
 		logDeclined(peerName(conn), why)
-		if first, p, err = l.Options.readFirst(conn, first); p == offer { // a second offer
-			p = unknown
+		if first, p, err = l.Options.readFirst(conn, first); p == offer || p == question {
+			p = unknown // it comes too late
 		}
 	}
-	if err == nil && p == native && l.Options.RequireUpgrade {
+	code, why := wire.ByeClosed, ""
+	switch {
+	case err != nil:
+	case p == native && l.Options.RequireUpgrade:
+		why = "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"
 		l.logRefused(conn, p, first)
-		refuseSocket(conn)
-		err = errStays
+	case p != native && chosen:
+		code = wire.ByeProtocol
+		why = fmt.Sprintf("the client has asked for nearcall's protocol, or agreed on it by ALPN, and must speak that: it began with %.20q", first)
+		logger.Infof("refused %s: %s", peerName(conn), why)
+	}
+	if why != "" {
+		refuseNative(conn, code, why)
+		err = errRefused
 	}
 	return conn, first, p, err
 }

@@ -123,6 +123,16 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		}
 		conn = wrapped
 	}
+	return d.Over(ctx, conn, auth)
+}
+
+// Over starts a session over conn, whose server speaks nearcall's protocol. auth is the result of
+// the security handshake; nil without one. Over offers the upgrade, and returns once the server has
+// sent its HELLO. If it fails, conn is closed.
+func (d Dialer) Over(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
+	if auth == nil && d.Options.Creds == nil {
+		auth = d.Options.PlainAuth(conn)
+	}
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
