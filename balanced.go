@@ -30,7 +30,7 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 	serve(o, idle)
 	endpoints := targets.NewEndpoints(o, creds)
 	cfg := balance.Config{
-		Target: target, Creds: creds, Resolvers: o.Resolvers, Stats: o.Stats, Options: forChannel(o), UserDial: o.Conn,
+		Target: target, Creds: creds, Authority: o.Authority, Resolvers: o.Resolvers, Stats: o.Stats, Options: forChannel(o), UserDial: o.Conn,
 		ParseService: o.ParseService,
 		Dial:         endpoints.Dial, Handshake: endpoints.Handshake,
 		OnSession: func(s link.Session) { c.client.BeginSession(s) },

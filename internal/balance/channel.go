@@ -43,6 +43,7 @@ import (
 type Config struct {
 	Target        string
 	Creds         credentials.TransportCredentials // nil for none, which grpc-go refuses
+	Authority     string                           // that the user has set; "" for none
 	ServiceConfig string                           // the default, in JSON; "" for none
 	Resolvers     []resolver.Builder               // they precede the registered ones
 	IdleTimeout   time.Duration                    // 0 for none
@@ -52,9 +53,11 @@ type Config struct {
 	// ParseService parses the methodConfig and the retryThrottling of a service config.
 	ParseService func(json string) (*call.ServiceConfig, error)
 
-	// Dial connects to an address; grpc-go does if it is nil. UserDial is the function of
-	// WithContextDialer, which resolvers and balancers get; it may be nil.
-	Dial, UserDial func(ctx context.Context, address string) (net.Conn, error)
+	// Dial connects to an address, whose server must prove the name authority; grpc-go does if Dial is
+	// nil. UserDial is the function of WithContextDialer, which resolvers and balancers get; it may be
+	// nil.
+	Dial     func(ctx context.Context, authority, address string) (net.Conn, error)
+	UserDial func(ctx context.Context, address string) (net.Conn, error)
 
 	// Handshake secures a connection that Dial or grpc-go has made, and finds out what the server
 	// speaks. It returns a session, or else a connection for grpc-go.
@@ -106,7 +109,7 @@ func New(cfg Config) (*Channel, error) {
 		opts = append(opts, grpc.WithStatsHandler(wholeStats(h)))
 	}
 	if cfg.Dial != nil {
-		opts = append(opts, grpc.WithContextDialer(cfg.Dial))
+		opts = append(opts, grpc.WithContextDialer(c.dial))
 	}
 	conn, err := grpc.NewClient(cfg.Target, append(opts, cfg.Options...)...)
 	if err != nil {

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -18,14 +19,21 @@ type handshaker struct {
 	channel                          *Channel
 }
 
+// dial connects to an address of a SubConn.
+func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
+	m, _ := markOf(ctx)
+	return c.cfg.Dial(ctx, cmp.Or(c.cfg.Authority, m.serverName, c.authority), address)
+}
+
 var errNoSubConn = errors.New("nearcall: a connection is made for no SubConn: a resolver or a policy has replaced the attributes of its address")
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	sc, ok := credentials.ClientHandshakeInfoFromContext(ctx).Attributes.Value(subConnKey{}).(*subConn)
+	m, ok := markOf(ctx)
 	if !ok {
 		return nil, nil, errNoSubConn
 	}
+	sc := m.sc
 	s, conn, auth, err := h.channel.cfg.Handshake(ctx, authority, raw)
 	if err != nil {
 		return nil, nil, err

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/pickfirst"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 	"google.golang.org/grpc/status"
@@ -291,13 +293,25 @@ type subConn struct {
 
 type current struct{ link.Session }
 
-type subConnKey struct{}
+// A mark is an attribute that leads from the address that grpc-go connects to to its SubConn.
+type mark struct {
+	sc         *subConn
+	serverName string // the address's
+}
+
+type markKey struct{}
+
+// markOf returns the mark of the address to which the connection of ctx is made.
+func markOf(ctx context.Context) (m mark, ok bool) {
+	m, ok = credentials.ClientHandshakeInfoFromContext(ctx).Attributes.Value(markKey{}).(mark)
+	return m, ok
+}
 
 // marked returns addresses that lead to sc.
 func (sc *subConn) marked(addrs []resolver.Address) []resolver.Address {
 	marked := make([]resolver.Address, len(addrs))
 	for i, a := range addrs {
-		a.Attributes = a.Attributes.WithValue(subConnKey{}, sc)
+		a.Attributes = a.Attributes.WithValue(markKey{}, mark{sc, a.ServerName})
 		marked[i] = a
 	}
 	return marked

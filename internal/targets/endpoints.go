@@ -2,6 +2,7 @@ package targets
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	"google.golang.org/grpc/credentials"
@@ -31,12 +32,22 @@ func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *E
 	return e
 }
 
-// Dial connects to address. If there is no socket below that tells the server's protocol, it returns
-// a connection for Handshake alone, which then connects.
-func (e *Endpoints) Dial(ctx context.Context, address string) (net.Conn, error) {
+// Dial connects to address. If only nearcall's servers can listen there, it opens a session, and the
+// connection that it returns is for Handshake alone. authority is the name that the server must prove.
+func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
 	t := socketTarget(address)
 	if t.Scheme != schemeGRPC && (t.network == "" || t.Scheme.name == "shm") {
-		return unopened{target: t}, nil
+		own := *e.opts // dialers change options
+		own.Authority = authority
+		d, _, err := t.Dialer(&own)
+		if err != nil {
+			return nil, err
+		}
+		s, err := d.Dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return opened{session: s}, nil
 	}
 	d := e.dialer(t)
 	if e.opts.Conn != nil && t.Scheme == schemeGRPC {
@@ -64,15 +75,8 @@ func (e *Endpoints) dialer(t *Target) sock.Dialer {
 // protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and the
 // result of the security handshake. authority is the name that the server must prove.
 func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error) {
-	if u, ok := conn.(unopened); ok {
-		own := *e.opts // dialers change options
-		own.Authority = authority
-		d, _, err := u.target.Dialer(&own)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		s, err := d.Dial(ctx)
-		return s, nil, nil, err
+	if o, ok := conn.(opened); ok {
+		return o.session, nil, nil, nil
 	}
 	name := ""
 	if a := conn.RemoteAddr(); a != nil {
@@ -101,11 +105,13 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 	return s, nil, nil, err
 }
 
-// unopened stands for a connection that Handshake makes.
-type unopened struct {
+// An opened connection stands for a session.
+type opened struct {
 	net.Conn // nil
-	target   *Target
+	session  link.Session
 }
 
+var errUnused = errors.New("the connection was not used")
+
 // Close implements [net.Conn].
-func (unopened) Close() error { return nil }
+func (o opened) Close() error { return o.session.Close(errUnused) }
