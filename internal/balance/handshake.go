@@ -42,7 +42,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		h.channel.cfg.OnSession(s)
 		return newCarrier(s, h.channel, sc.begin(s)), s.Peer().AuthInfo, nil
 	}
-	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
 	pinned := grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, h.channel.authority, peer, func() {})
 	h.channel.cfg.OnSession(pinned)
 	return &ending{conn, sc.begin(pinned)}, auth, nil

@@ -133,14 +133,14 @@ func withPicked(md, picked metadata.MD) (metadata.MD, error) {
 	return all, nil
 }
 
-// reportEnd reports the end of the attempt to stats handlers and to the picker. answered says that
+// reportEnd reports the end of the attempt to the picker and to stats handlers. answered says that
 // something has arrived from the server.
 func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
-	a.stats.reportEnd(err, trailer)
 	if done := a.done; done != nil {
 		a.done = nil
 		done(balancer.DoneInfo{Err: err, Trailer: trailer, BytesSent: a.header != nil, BytesReceived: answered, ServerLoad: loadOf(trailer)})
 	}
+	a.stats.reportEnd(err, trailer)
 }
 
 const loadKey = "endpoint-load-metrics-bin"

@@ -11,7 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -32,12 +34,20 @@ type Session struct {
 	refusal error // why no new calls are made; nil while they are
 	over    bool  // ended is closed
 	live    map[*stream]struct{}
+	unary   int // how many calls of Invoke run
 }
 
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
+// An Attempt is an error of a call, or a grpc.ClientStream, that knows what became of the call.
+type Attempt interface {
+	// Unprocessed reports whether the call has failed without a handler that saw it.
+	Unprocessed() bool
+}
+
 // NewSession returns a session whose calls conn makes, to a peer whose connection has the given
-// authority. end is called when the session has ended.
+// authority. It makes unary calls as such if peer.OneShot is set; then the errors and the streams of
+// conn are Attempts where they need be. end is called when the session has ended.
 func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
 	return &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
@@ -61,8 +71,71 @@ func sessionOf(conn *grpc.ClientConn, authority string, peer link.Peer) *Session
 	return s
 }
 
-// Invoke implements [link.Session]. Unary calls are made as streams.
-func (s *Session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
+// Invoke implements [link.Session].
+func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
+	if !s.peer.OneShot {
+		return link.ErrNoCall
+	}
+	if err := link.ContextErr(ctx); err != nil {
+		return err
+	}
+	m, inBytes := c.Request.(*link.Message)
+	if !inBytes {
+		live := link.Live(c.Request, c.Codec)
+		m = &live
+	}
+	request, err := m.Freeze()
+	if err != nil {
+		return err
+	}
+	defer request.Free()
+	if err := s.beginUnary(); err != nil {
+		return err
+	}
+	defer s.endUnary()
+	var reply mem.BufferSlice
+	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
+	err = wait.Outside(wait.WaiterOf(ctx), func() error {
+		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
+	})
+	delete(c.Header, "content-type")
+	delete(c.Trailer, "content-type")
+	delete(c.Trailer, "grpc-status-details-bin") // the status has them
+	if err == nil {
+		received := link.Encoded(reply)
+		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		c.ReplyError = received.DecodeInto(&to)
+		received.Free()
+		c.Replied, c.ReplySize = true, to.Size
+		return nil
+	}
+	var a Attempt
+	switch {
+	case errors.As(err, &a) && a.Unprocessed():
+		return link.Unprocessed{Err: err}
+	case wait.Err(ctx) != nil:
+		return link.ContextEnd(wait.DoneErr(ctx))
+	}
+	c.Status = status.Convert(err)
+	return nil
+}
+
+func (s *Session) beginUnary() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return link.Unprocessed{Err: s.refusal}
+	}
+	s.unary++
+	return nil
+}
+
+func (s *Session) endUnary() {
+	s.mu.Lock()
+	s.unary--
+	s.mu.Unlock()
+	s.endIfIdle()
+}
 
 // NewStream implements [link.Session].
 func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
@@ -154,7 +227,7 @@ func (s *Session) retire(reason error) {
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && !s.over
+	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !s.over
 	s.over = s.over || ends
 	s.mu.Unlock()
 	if ends {
