@@ -39,7 +39,7 @@ var Imports = []Rule{
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
-	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*"}, Not: []string{"internal/transport/http1"}},
+	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
 	// It lets grpc-go resolve and balance.
 	{Pkg: "internal/balance", May: []string{"internal/call", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
