@@ -110,6 +110,10 @@ rivals: ## the tests and benchmarks of the tournament's rivals; one that fails i
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
 
+.PHONY: targets
+targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers
+	cd interop/targets && $(GO) test -count=1 -parallel=8 .
+
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part

@@ -14,6 +14,8 @@
 // Module clients has clients of other makers, among them Python's grpcio and grpcurl, which
 // call a nearcall server as ordinary gRPC clients.
 //
+// Module targets compares clients of several servers, as resolvers and balancers of grpc-go make them.
+//
 // Package proxies makes calls through nginx and Caddy.
 //
 // Command grpcgo runs grpc-go's own tests on nearcall: a copy of them with other imports.
