@@ -164,8 +164,8 @@ func helloOf(b []byte) (h wire.Hello, n int) {
 	return h, len(wire.Magic) + n
 }
 
-// paths is what was logged last of the path to each address, so that a line is logged only when
-// something changes.
+// paths has the path to each address that was logged last, so that a line is logged only when it
+// changes.
 var paths struct {
 	sync.Mutex
 	to map[string]string
@@ -176,20 +176,20 @@ const maxPaths = 1024
 
 // logPath logs how calls to a server travel, and why not nearer.
 func logPath(server, path, why string) {
-	line := fmt.Sprintf("calls to the server at %s travel by %s", server, path)
-	if why != "" {
-		line += fmt.Sprintf("; why not nearer: %q", why)
-	}
 	paths.Lock()
-	known := paths.to[server] == line
+	known := paths.to[server] == path
 	if !known {
 		if len(paths.to) >= maxPaths || paths.to == nil {
 			paths.to = make(map[string]string)
 		}
-		paths.to[server] = line
+		paths.to[server] = path
 	}
 	paths.Unlock()
-	if !known {
-		logger.Info(line)
+	switch {
+	case known:
+	case why == "":
+		logger.Infof("calls to the server at %s travel by %s", server, path)
+	default:
+		logger.Infof("calls to the server at %s travel by %s; why not nearer: %q", server, path, why)
 	}
 }
