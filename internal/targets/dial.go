@@ -60,7 +60,15 @@ func (t *Target) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	if o.Conn != nil {
 		d.Address = t.forDialer()
 	}
+	if o.Near {
+		d.Near = inProcess
+	}
 	return d
+}
+
+// inProcess opens a session within this process in place of a connection over TCP.
+func inProcess(window int, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error) {
+	return inproc.Connect("", inproc.Options{Window: window, Accept: dials, Client: &client, Server: &server}, accepts)
 }
 
 // Dialer returns a dialer for a target, which may go to grpc-go.

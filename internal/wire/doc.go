@@ -57,8 +57,11 @@ const (
 // the wire.
 const stringCost = 32
 
-// FeatureNoCalls is set in HELLO by a side that accepts no calls.
-const FeatureNoCalls = 1 << 0
+// The features of HELLO.
+const (
+	FeatureNoCalls = 1 << 0 // the side accepts no calls
+	FeatureNear    = 1 << 1 // a client takes an offer of a nearer path, a server makes one
+)
 
 // MessageCost is the credit that a message takes in addition to its length, in bytes.
 const MessageCost = 5

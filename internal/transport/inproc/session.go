@@ -1,6 +1,7 @@
 package inproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,10 @@ type Options struct {
 	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
 	// too.
 	Accept func(link.Session) link.Acceptor
+
+	// Client and Server, unless nil, are the peers that the client and the server see: those of the
+	// connection that the session replaces.
+	Client, Server *link.Peer
 }
 
 var (
@@ -66,15 +71,12 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s := &session{ended: make(chan struct{})}
 	s.up = direction{window: o.Window, done: make(chan struct{})}
 	s.down = direction{window: o.Window, done: make(chan struct{})}
-	peer := link.Peer{
-		Addr:      Addr(name),
-		LocalAddr: Addr(name),
-		OneShot:   true,
-		Local:     true,
-		AuthInfo:  link.Private,
+	peer := link.Peer{Addr: Addr(name), LocalAddr: Addr(name), AuthInfo: link.Private}
+	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
+	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}
+	for _, e := range []*end{&s.client, &s.server} {
+		e.peer.OneShot, e.peer.Local = true, true
 	}
-	s.client = end{session: s, out: &s.up, in: &s.down, peer: peer}
-	s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}
 	a := accept(&s.server)
 	if a == nil {
 		return nil, errStopped

@@ -43,6 +43,7 @@ type Listener struct {
 	retired bool                  // no more connections are accepted
 	closed  bool                  // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
+	near    nearOffers
 
 	closeOnce sync.Once // for listeners of users, which might not allow a second Close
 }
@@ -70,6 +71,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 	claim(l.Listener)
 	defer l.all.Wait()
+	defer l.near.withdraw()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
 		switch {
@@ -156,6 +158,7 @@ const settling = time.Second
 // have already made. It accepts no more. After the time settling, it closes connections whose
 // handshake is not over.
 func (l *Listener) Retire() {
+	l.near.withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
@@ -195,6 +198,7 @@ func (l *Listener) Close() error {
 
 // abandon closes connections in their handshake.
 func (l *Listener) abandon() {
+	l.near.withdraw()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired, l.closed = true, true
@@ -272,8 +276,13 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		_ = secured.Close()
 		return nil, err
 	case p == native:
+		c := ready{conn: secured, over: over, peer: link.Peer{AuthInfo: auth}, first: first, deadline: deadline, accept: accept}
+		if !l.offerNearer(ctx, conn, &c) {
+			_ = secured.Close()
+			return nil, net.ErrClosed
+		}
 		l.removePending(conn)
-		s := l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
+		s := l.Options.startSession(c)
 		if s == nil {
 			return nil, net.ErrClosed
 		}
@@ -350,26 +359,41 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 // Serve starts a session over conn, whose client speaks nearcall's protocol. The caller has set
 // all of peer but the addresses. The session's handshake must end before deadline.
 func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
-	o.startSession(conn, conn, peer, nil, deadline, accept)
+	o.startSession(ready{conn: conn, over: conn, peer: peer, deadline: deadline, accept: accept})
 }
 
-// startSession starts a session over conn, or over the connection that has replaced it. It returns
-// nil if accept has refused the session.
-func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) *mux.Session {
-	_ = conn.SetDeadline(time.Time{})
-	name := "a client"
-	if a := conn.RemoteAddr(); a != nil {
-		name = a.Network() + ":" + a.String()
-	}
-	m := o.mux(name, false, conn, over != mux.Conn(conn), peer)
-	m.Handshake = max(time.Until(deadline), 1)
-	m.First = first
-	s := mux.New(over, m)
-	acceptor := accept(s)
+// A ready is a connection whose client speaks nearcall's protocol.
+type ready struct {
+	conn     net.Conn
+	over     mux.Conn  // conn, or the connection that has replaced it
+	peer     link.Peer // without the addresses, if they are those of conn
+	first    []byte    // what was read from it already
+	greeted  bool      // this side's HELLO was sent
+	deadline time.Time // for the client's HELLO
+	accept   func(link.Session) link.Acceptor
+}
+
+// startSession starts a session over c. It returns nil if c.accept has refused the session.
+func (o Options) startSession(c ready) *mux.Session {
+	_ = c.conn.SetDeadline(time.Time{})
+	s := mux.New(c.over, o.serverMux(c))
+	acceptor := c.accept(s)
 	if acceptor == nil {
-		_ = over.Close()
+		_ = c.over.Close()
 		return nil
 	}
 	s.Start(acceptor)
 	return s
+}
+
+// serverMux returns the options of a session over c.
+func (o Options) serverMux(c ready) mux.Options {
+	name := "a client"
+	if a := cmp.Or(c.peer.Addr, c.conn.RemoteAddr()); a != nil {
+		name = a.Network() + ":" + a.String()
+	}
+	m := o.mux(name, false, c.conn, c.over != mux.Conn(c.conn), c.peer)
+	m.Handshake = max(time.Until(c.deadline), 1)
+	m.First, m.Greeted = c.first, c.greeted
+	return m
 }
