@@ -30,7 +30,7 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 	serve(o, idle)
 	endpoints := targets.NewEndpoints(o, creds)
 	cfg := balance.Config{
-		Target: target, Creds: creds, Authority: o.Authority, Resolvers: o.Resolvers, Stats: o.Stats, Options: forChannel(o), UserDial: o.Conn,
+		Target: target, Creds: creds, Authority: o.Authority, ServiceConfig: o.ServiceConfig, Resolvers: o.Resolvers, Stats: o.Stats, Options: forChannel(o), UserDial: o.Conn,
 		ParseService: o.ParseService,
 		Dial:         endpoints.Dial, Handshake: endpoints.Handshake,
 		OnSession: func(s link.Session) { c.client.BeginSession(s) },
@@ -38,9 +38,6 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 	}
 	if idle != nil {
 		cfg.IdleTimeout, cfg.Active = o.IdleTimeout, idle.Active
-	}
-	if o.ServiceConfig != nil {
-		cfg.ServiceConfig = *o.ServiceConfig
 	}
 	if o.Conn == nil && o.Proxied() {
 		cfg.Dial = nil
@@ -63,16 +60,16 @@ func transportOf(o *options.Dial) (credentials.TransportCredentials, error) {
 	creds := o.Transport
 	if o.Bundle != nil {
 		if creds != nil {
-			return nil, errors.New("grpc: credentials.Bundle may not be used with individual TransportCredentials")
+			return nil, errors.New("a credentials.Bundle cannot be used together with transport credentials")
 		}
 		if creds = o.Bundle.TransportCredentials(); creds == nil {
-			return nil, errors.New("grpc: credentials.Bundle must return non-nil transport credentials")
+			return nil, errors.New("the credentials.Bundle has no transport credentials")
 		}
 	}
 	if creds != nil && creds.Info().SecurityProtocol == "insecure" {
 		for _, c := range o.Creds {
 			if c.RequireTransportSecurity() {
-				return nil, errors.New("grpc: the credentials require transport level security (use grpc.WithTransportCredentials() to set)")
+				return nil, errors.New("the credentials require transport level security (use nearcall.WithTransportCredentials() to set)")
 			}
 		}
 	}

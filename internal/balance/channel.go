@@ -44,7 +44,7 @@ type Config struct {
 	Target        string
 	Creds         credentials.TransportCredentials // nil for none, which grpc-go refuses
 	Authority     string                           // that the user has set; "" for none
-	ServiceConfig string                           // the default, in JSON; "" for none
+	ServiceConfig *string                          // the default, in JSON; nil for none
 	Resolvers     []resolver.Builder               // they precede the registered ones
 	IdleTimeout   time.Duration                    // 0 for none
 	Stats         []stats.Handler                  // of calls that grpc-go makes as a whole, and of what it measures
@@ -97,9 +97,13 @@ type Channel struct {
 // New returns a channel. As grpc.NewClient it does not connect.
 func New(cfg Config) (*Channel, error) {
 	c := &Channel{cfg: cfg}
+	config := "{}"
+	if cfg.ServiceConfig != nil {
+		config = *cfg.ServiceConfig
+	}
 	opts := []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(c.interceptUnary), grpc.WithChainStreamInterceptor(c.interceptStream),
-		grpc.WithResolvers(c.resolvers()...), grpc.WithDefaultServiceConfig(rewrite(cfg.ServiceConfig)),
+		grpc.WithResolvers(c.resolvers()...), grpc.WithDefaultServiceConfig(rewrite(config)),
 		grpc.WithIdleTimeout(cfg.IdleTimeout),
 	}
 	if cfg.Creds != nil {
@@ -116,7 +120,7 @@ func New(cfg Config) (*Channel, error) {
 		return nil, err
 	}
 	c.conn = conn
-	c.initial.text = serviceOf(cfg.ServiceConfig)
+	c.initial.text = serviceOf(config)
 	c.initial.service, _ = cfg.ParseService(c.initial.text) // grpc-go has parsed it
 	return c, nil
 }

@@ -38,14 +38,21 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 	if err != nil {
 		return nil, nil, err
 	}
+	c := &current{Session: s}
+	if authority != h.channel.authority {
+		c.authority = authority
+	}
 	if s != nil {
 		h.channel.cfg.OnSession(s)
-		return newCarrier(s, h.channel, sc.begin(s)), s.Peer().AuthInfo, nil
+		if m.metadata != nil {
+			c.metadata = *m.metadata
+		}
+		return newCarrier(s, h.channel, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
-	pinned := grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, h.channel.authority, peer, func() {})
-	h.channel.cfg.OnSession(pinned)
-	return &ending{conn, sc.begin(pinned)}, auth, nil
+	c.Session = grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, authority, peer, func() {})
+	h.channel.cfg.OnSession(c.Session)
+	return &ending{conn, sc.begin(c)}, auth, nil
 }
 
 // UsesXDS says whether the credentials come from xDS, for grpc-go's policies.

@@ -26,7 +26,7 @@ type pin struct {
 var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
 
 // result is the pick for the call. grpc-go picks again if the SubConn is not ready, or if it knows that
-// no handler has seen the call. Then the call ends, and whoever made it picks.
+// no handler has seen the call. Then the call ends, and the channel picks for it.
 func (p *pin) result() (balancer.PickResult, error) {
 	if p.picks.Add(1) > 1 {
 		return balancer.PickResult{}, errUnpinned
@@ -52,7 +52,7 @@ type pinnedStream struct {
 	*pin
 }
 
-// once prevents that grpc-go retries a call by a retryPolicy: whoever makes the call does.
+// once prevents that grpc-go retries a call by a retryPolicy: internal/call does.
 var once = []grpc.CallOption{grpc.WaitForReady(false), grpc.MaxRetryRPCBufferSize(0)}
 
 // Invoke implements [grpc.ClientConnInterface].

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/pickfirst"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 	"google.golang.org/grpc/status"
@@ -70,7 +71,7 @@ type wrapperConfig struct {
 // valid it returns it unchanged, and grpc-go reports the error.
 func rewrite(text string) string {
 	all := make(map[string]json.RawMessage)
-	if text != "" && json.Unmarshal([]byte(text), &all) != nil {
+	if json.Unmarshal([]byte(text), &all) != nil {
 		return text
 	}
 	own := wrapperConfig{Policy: pickfirst.Name, Service: serviceOf(text)}
@@ -291,12 +292,18 @@ type subConn struct {
 	current atomic.Pointer[current]
 }
 
-type current struct{ link.Session }
+// current is the session, and what its address adds to calls.
+type current struct {
+	link.Session
+	authority string      // replaces that of the target; "" for none
+	metadata  metadata.MD // may be nil
+}
 
 // A mark is an attribute that leads from the address that grpc-go connects to to its SubConn.
 type mark struct {
 	sc         *subConn
-	serverName string // the address's
+	serverName string       // the address's
+	metadata   *metadata.MD // sent with each call; may be nil
 }
 
 type markKey struct{}
@@ -311,7 +318,9 @@ func markOf(ctx context.Context) (m mark, ok bool) {
 func (sc *subConn) marked(addrs []resolver.Address) []resolver.Address {
 	marked := make([]resolver.Address, len(addrs))
 	for i, a := range addrs {
-		a.Attributes = a.Attributes.WithValue(markKey{}, mark{sc, a.ServerName})
+		//lint:ignore SA1019 grpc-go still sends it
+		md, _ := a.Metadata.(*metadata.MD)
+		a.Attributes = a.Attributes.WithValue(markKey{}, mark{sc, a.ServerName, md})
 		marked[i] = a
 	}
 	return marked
@@ -323,20 +332,19 @@ func (sc *subConn) UpdateAddresses(addrs []resolver.Address) {
 	sc.SubConn.UpdateAddresses(sc.marked(addrs))
 }
 
-// begin makes s the session of sc. It returns a function for the end of the connection.
-func (sc *subConn) begin(s link.Session) (end func()) {
-	c := &current{s}
+// begin makes c the session of sc. It returns a function for the end of the connection.
+func (sc *subConn) begin(c *current) (end func()) {
 	sc.current.Store(c)
 	return sync.OnceFunc(func() {
 		sc.current.CompareAndSwap(c, nil)
-		sc.channel.leave(s)
+		sc.channel.leave(c.Session)
 	})
 }
 
 // session returns the session of sc, or nil if it takes no calls.
-func (sc *subConn) session() link.Session {
+func (sc *subConn) session() *current {
 	if c := sc.current.Load(); c != nil && !link.IsClosed(c.Done()) {
-		return c.Session
+		return c
 	}
 	return nil
 }
@@ -354,8 +362,11 @@ func (p *picker) pick(info balancer.PickInfo) (call.Pick, error) {
 		return call.Pick{}, err
 	}
 	if sc, ok := r.SubConn.(*subConn); ok {
-		if s := sc.session(); s != nil {
-			return call.Pick{Session: s, Done: r.Done, Metadata: r.Metadata}, nil
+		if c := sc.session(); c != nil {
+			if c.metadata != nil {
+				r.Metadata = metadata.Join(c.metadata, r.Metadata)
+			}
+			return call.Pick{Session: c.Session, Authority: c.authority, Done: r.Done, Metadata: r.Metadata}, nil
 		}
 	}
 	if r.Done != nil {

@@ -44,7 +44,7 @@ func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
 	case ok:
 		authority = o.OverrideAuthority(t)
 	case strings.HasPrefix(endpoint, ":"):
-		authority = "localhost" + endpoint
+		authority = "localhost" + targets.Escape(endpoint)
 	default:
 		authority = targets.Escape(endpoint)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // whole makes calls with grpc-go as a whole: retries, deadlines and HTTP filters are grpc-go's. Their
-// messages go over the sessions, by way of carriers.
+// messages go through carriers and over the sessions.
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls

@@ -67,7 +67,8 @@ type attempt struct {
 	stream  link.Stream
 
 	// What a picker has said.
-	authority string                  // replaces the connection's; "" for none
+	host      string                  // replaces the target's authority; "" for none
+	authority string                  // replaces both, if the server can prove it; "" for none
 	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
 
 	// Guarded by call.mu.

@@ -41,10 +41,11 @@ type Selection struct {
 // A Pick is the session for an attempt, and what a picker wants to add to the attempt and to know
 // of it.
 type Pick struct {
-	Session  link.Session
-	Metadata metadata.MD             // sent as well; may be nil
-	Done     func(balancer.DoneInfo) // called once when the attempt has ended; may be nil
-	Waited   bool                    // the first picker had no session
+	Session   link.Session
+	Authority string                  // replaces that of the target; "" for none
+	Metadata  metadata.MD             // sent as well; may be nil
+	Done      func(balancer.DoneInfo) // called once when the attempt has ended; may be nil
+	Waited    bool                    // the first picker had no session
 }
 
 // Dropped is an error of Pick for a call that must not be retried by its retryPolicy.
@@ -100,7 +101,7 @@ func (a *attempt) pickSession(c *Client, ci *callInfo) (err error) {
 	if err != nil {
 		return err
 	}
-	a.session, a.done = p.Session, p.Done
+	a.session, a.done, a.host = p.Session, p.Done, p.Authority
 	if p.Waited && a.stats != nil {
 		a.stats.report(&stats.DelayedPickComplete{})
 	}

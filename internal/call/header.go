@@ -17,7 +17,7 @@ func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error 
 			return err
 		}
 	}
-	o.Profile = c.profileOf(ci, authority, a.peer)
+	o.Profile = c.profileOf(ci, cmp.Or(authority, a.host), a.peer)
 	o.Method = ci.method
 	o.Metadata = a.md
 	o.MaxReply = ci.maxRecv

@@ -67,7 +67,7 @@ func socketTarget(address string) *Target {
 
 func (e *Endpoints) dialer(t *Target) sock.Dialer {
 	d := t.socketDialer(e.opts, "")
-	d.GRPC, d.Options.Upgrade = "", e.upgrade
+	d.GRPC, d.Options.Upgrade, d.Near = "", e.upgrade, inProcess
 	return d
 }
 
@@ -78,7 +78,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 	if o, ok := conn.(opened); ok {
 		return o.session, nil, nil, nil
 	}
-	name := ""
+	name, raw := "", conn
 	if a := conn.RemoteAddr(); a != nil {
 		name = a.String()
 	}
@@ -101,7 +101,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 	if !native {
 		return nil, over, auth, nil
 	}
-	s, err := d.Over(ctx, over, auth)
+	s, err := d.Over(ctx, raw, over, auth)
 	return s, nil, nil, err
 }
 

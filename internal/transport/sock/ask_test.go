@@ -289,7 +289,7 @@ func TestASessionFollowsTheQuestion(t *testing.T) {
 			if err != nil || !native {
 				t.Fatal(native, err)
 			}
-			s, err := Dialer{Target: "test"}.Over(t.Context(), over, nil)
+			s, err := Dialer{Target: "test"}.Over(t.Context(), over, over, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -406,7 +406,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 	if err != nil || !native {
 		t.Fatal(native, err)
 	}
-	s, err := Dialer{Target: "test"}.Over(t.Context(), over, credentials.TLSInfo{})
+	s, err := Dialer{Target: "test"}.Over(t.Context(), over, over, credentials.TLSInfo{})
 	if err != nil {
 		t.Fatal(err)
 	}

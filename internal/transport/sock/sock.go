@@ -129,13 +129,14 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		}
 		conn = wrapped
 	}
-	return d.Over(ctx, conn, auth)
+	return d.Over(ctx, raw, conn, auth)
 }
 
-// Over starts a session over conn, whose server speaks nearcall's protocol. auth is the result of
-// the security handshake; nil without one. Over offers the upgrade, and returns once the server has
-// sent its HELLO. If it fails, conn is closed.
-func (d Dialer) Over(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
+// Over starts a session over conn, whose server speaks nearcall's protocol. raw is the connection below
+// the security handshake, conn itself without one, and auth the handshake's result, nil without one.
+// Over offers the upgrade or looks for a nearer path, and returns once the server has sent its HELLO.
+// If it fails, conn is closed.
+func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
 	if auth == nil && d.Options.Creds == nil {
 		auth = d.Options.PlainAuth(conn)
 	}
