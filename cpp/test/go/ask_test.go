@@ -15,34 +15,18 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/cpp/test/go/echopb"
+	"github.com/nearcall/nearcall/internal/testing/asking"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // ask asks the server of conn for its protocol, which must be nearcall's.
-func ask(ctx context.Context, t *testing.T, conn net.Conn, auth credentials.AuthInfo) (net.Conn, error) {
-	over, native, err := sock.Ask(ctx, conn, auth)
+func ask(ctx context.Context, t *testing.T, conn net.Conn) (net.Conn, error) {
+	over, native, err := sock.Ask(ctx, conn, nil)
 	if err != nil || !native {
 		t.Errorf("the server is taken for one of ordinary gRPC: %v", err)
 	}
 	return over, err
 }
-
-// asking are credentials of a client that asks within TLS.
-type asking struct {
-	credentials.TransportCredentials
-	t *testing.T
-}
-
-func (a asking) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, auth, err := a.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err = ask(ctx, a.t, conn, auth)
-	return conn, auth, err
-}
-
-func (a asking) Clone() credentials.TransportCredentials { return a }
 
 // TestAServerIsAsked on every path, and the connection goes on as any other.
 func TestAServerIsAsked(t *testing.T) {
@@ -64,15 +48,16 @@ func TestAServerIsAsked(t *testing.T) {
 					network = "unix"
 				}
 				secure := nearcall.WithTransportCredentials(insecure.NewCredentials())
+				within, answers := asking.With(creds)
 				if transport == "tls" {
-					secure, dialled = nearcall.WithTransportCredentials(asking{creds, t}), "tcp:"+address
+					secure, dialled = nearcall.WithTransportCredentials(within), "tcp:"+address
 				}
 				opts := []nearcall.DialOption{secure, nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 					conn, err := new(net.Dialer).DialContext(ctx, network, address)
 					if err != nil || transport == "tls" {
 						return conn, err
 					}
-					return ask(ctx, t, conn, nil)
+					return ask(ctx, t, conn)
 				})}
 				if transport == "unix" {
 					opts = append(opts, nearcall.WithMaxSharedMemory(0))
@@ -90,6 +75,9 @@ func TestAServerIsAsked(t *testing.T) {
 				}
 				if got := p.Addr.Network(); got != strings.Replace(transport, "tls", "tcp", 1) {
 					t.Errorf("the calls went over %s", got)
+				}
+				if transport == "tls" && !(<-answers).Native {
+					t.Error("the server is taken for one of ordinary gRPC")
 				}
 				if info, ok := p.AuthInfo.(credentials.TLSInfo); transport == "tls" && (!ok || info.State.NegotiatedProtocol != protocol) {
 					t.Errorf("the connection is %#v, want one of %s", p.AuthInfo, protocol)
@@ -122,7 +110,7 @@ func TestAServerIsAskedOnce(t *testing.T) {
 			}
 			defer conn.Close()
 			if transport != "tls" {
-				if _, err := ask(t.Context(), t, conn, nil); err != nil {
+				if _, err := ask(t.Context(), t, conn); err != nil {
 					t.Fatal(err)
 				}
 			}
