@@ -14,6 +14,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/testing/asking"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -31,8 +32,9 @@ func TestAnAskedSocketIsStillOne(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	creds, _ := asking.With(insecure.NewCredentials())
 	dialled := make(chan *net.TCPConn, 1)
-	conn, err := grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(asking{insecure.NewCredentials(), make(chan bool, 1)}),
+	conn, err := grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(creds),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: 7 * time.Second}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", lis.Addr().String())

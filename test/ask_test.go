@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/asking"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -70,26 +71,6 @@ func TestADeclinedOfferFollowsTheQuestion(t *testing.T) {
 	}
 }
 
-// asking are credentials of a client that asks the server within TLS, or after no handshake.
-type asking struct {
-	credentials.TransportCredentials
-	natives chan bool // what the server has said
-}
-
-func (a asking) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, auth, err := a.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	over, native, err := sock.Ask(ctx, conn, auth)
-	a.natives <- native
-	return over, auth, err
-}
-
-func (a asking) Clone() credentials.TransportCredentials {
-	return asking{a.TransportCredentials.Clone(), a.natives}
-}
-
 // offers returns credentials of NewTLS that offer nearcall's protocol by ALPN.
 func offers(t *testing.T, config *tls.Config) credentials.TransportCredentials {
 	c, ok := nearcall.NewTLS(config).(interface {
@@ -136,10 +117,10 @@ func TestTLSAgreesOnTheProtocol(t *testing.T) {
 					lis = tls.NewListener(lis, certs.server(nil))
 				}
 				start(t, serve(t, seen(&p, &md), opts...), lis)
-				creds := asking{c.creds, make(chan bool, 1)}
+				creds, answers := asking.With(c.creds)
 				wantCode(t, <-invoke(t.Context(), dial(t, target, nearcall.WithTransportCredentials(creds))), codes.OK)
-				if native := <-creds.natives; !native {
-					t.Error("the client takes it for an ordinary gRPC server")
+				if a := <-answers; !a.Native {
+					t.Errorf("the client takes it for an ordinary gRPC server: %v", a.Err)
 				}
 				if info, ok := p.AuthInfo.(credentials.TLSInfo); !ok || info.State.NegotiatedProtocol != want {
 					t.Errorf("the handler sees %#v, want %s", p.AuthInfo, want)
@@ -213,7 +194,7 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 			testpb.RegisterTestServiceServer(srv, echo{})
 			served := make(chan error)
 			go func() { served <- srv.Serve(lis) }()
-			creds := asking{c.client, make(chan bool, 1)}
+			creds, answers := asking.With(c.client)
 			conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(creds), grpc.WithAuthority("localhost"))
 			if err != nil {
 				t.Fatal(err)
@@ -226,7 +207,7 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 			if reply, err := client.UnaryCall(t.Context(), large); err != nil || len(reply.GetPayload().GetBody()) != 1<<20 {
 				t.Errorf("%d bytes, %v", len(reply.GetPayload().GetBody()), err)
 			}
-			if len(creds.natives) != 1 || <-creds.natives {
+			if len(answers) != 1 || (<-answers).Native {
 				t.Error("the client has asked more than once, or takes it for a server of nearcall")
 			}
 			_ = conn.Close()

@@ -78,6 +78,7 @@ var Imports = []Rule{
 	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
+	{Pkg: "internal/testing/asking", May: []string{"internal/transport/sock"}},
 	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
 	{Pkg: "test"},

@@ -95,6 +95,27 @@ func TestWhatIsNoPrefaceIsNotWritten(t *testing.T) {
 	}
 }
 
+func TestRepliesAreUnderstood(t *testing.T) {
+	v := readVectors(t)
+	for _, s := range v.Servers {
+		b, got := unhex(t, s.Hex), "other"
+		switch replyOf(b[:min(len(b), frameHead)]) {
+		case unclearYet:
+			got = ""
+		case isNative:
+			got = "nearcall"
+		case isGRPC:
+			got = "grpc"
+		}
+		if got != s.Is {
+			t.Errorf("%s %q, want %q", s.About, got, s.Is)
+		}
+	}
+	if string(unhex(t, v.Answer)) != wire.Answer {
+		t.Errorf("the answer is %s", v.Answer)
+	}
+}
+
 // TestAnythingElseIsAnErrorThatSaysWhatToDo, whether or not the server then closes the connection.
 func TestAnythingElseIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct{ reply, want string }{

@@ -2,8 +2,12 @@ package sock
 
 import (
 	"bytes"
+	"encoding/hex"
+	"encoding/json"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,54 +53,64 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 	}
 }
 
-// TestTheQuestionIsTold: by a setting in the first SETTINGS. As long as it can still come, the
-// protocol is undecided, and that is never longer than for one frame.
-func TestTheQuestionIsTold(t *testing.T) {
-	const (
-		window = "\x00\x04\x00\x01\x00\x00"
-		other  = "\x6e\x64\x00\x00\x00\x01"
-		zero   = "\x6e\x63\x00\x00\x00\x00"
-	)
-	full := strings.Repeat(window, maxFrame/settingSize)
-	for name, c := range map[string]struct {
-		payload string
-		flags   byte
-		stream  uint32
-		want    protocol
-	}{
-		"alone":                  {payload: wire.Setting, want: question},
-		"among others":           {payload: window + wire.Setting + other, want: question},
-		"in a full frame":        {payload: full[settingSize:] + wire.Setting, want: question},
-		"with a reserved bit":    {payload: wire.Setting, stream: 1 << 31, want: question},
-		"with an undefined flag": {payload: wire.Setting, flags: 0x80, want: question},
-		"with the last value":    {payload: zero + wire.Setting, want: question},
-		"in a larger frame":      {payload: full + wire.Setting, want: http2},
-		"another setting":        {payload: window + other, want: http2},
-		"another value":          {payload: zero, want: http2},
-		"another value at last":  {payload: wire.Setting + zero, want: http2},
-		"across two settings":    {payload: "\x00\x04\x00\x00\x6e\x63" + "\x00\x00\x00\x01\x00\x00", want: http2},
-		"in a frame of odd size": {payload: wire.Setting + "x", want: http2},
-		"in an acknowledgement":  {payload: wire.Setting, flags: flagEnd, want: http2},
-		"in a frame of a stream": {payload: wire.Setting, stream: 1, want: http2},
-		"in a second frame":      {payload: "", want: http2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := frame([]byte(preface), frameSettings, c.flags, c.stream, c.payload)
-			whole := len(b)
-			b = frame(b, frameSettings, 0, 0, wire.Setting)
-			if got := protocolOf(b, ""); got != c.want {
-				t.Errorf("%d, want %d", got, c.want)
-			}
-			for n := range whole {
-				if got := protocolOf(b[:n], ""); got != undecided && (got != http2 || c.want != http2) {
-					t.Fatalf("the first %d of %d bytes are %d", n, whole, got)
-				}
-			}
-			if c.want == question && questionSize(b) != whole {
-				t.Errorf("the question has %d bytes, want %d", questionSize(b), whole)
-			}
-		})
+// The vectors of the question.
+type vectors struct {
+	Answer  string
+	Clients []struct {
+		About, Hex string
+		Asks       bool
 	}
+	Servers []struct{ About, Hex, Is string }
+}
+
+func readVectors(t *testing.T) (v vectors) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "wire", "testdata", "question.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestTheQuestionIsTold: by a setting in the first SETTINGS. While that can still come, the protocol
+// is undecided, and that is never longer than for one frame.
+func TestTheQuestionIsTold(t *testing.T) {
+	tell := func(about string, b []byte, asks bool) {
+		want := http2
+		if asks {
+			want = question
+		}
+		if got := protocolOf(b, ""); got != want {
+			t.Errorf("%s %d, want %d", about, got, want)
+		}
+		for n := range b {
+			if got := protocolOf(b[:n], ""); got != undecided && (got != http2 || asks) {
+				t.Fatalf("%s The first %d of %d bytes are %d", about, n, len(b), got)
+			}
+		}
+		after := frame(bytes.Clone(b), frameSettings, 0, 0, wire.Setting)
+		if got := protocolOf(after, ""); got != want || asks && questionSize(after) != len(b) {
+			t.Errorf("%s With more bytes it is %d, want %d", about, got, want)
+		}
+	}
+	for _, c := range readVectors(t).Clients {
+		tell(c.About, unhex(t, c.Hex), c.Asks)
+	}
+	full := strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/settingSize)
+	tell("A full frame.", frame([]byte(preface), frameSettings, 0, 0, full[settingSize:]+wire.Setting), true)
+	tell("A larger frame.", frame([]byte(preface), frameSettings, 0, 0, full+wire.Setting), false)
 }
 
 // FuzzFirst checks that the beginning of a connection is told, however it arrives: no byte that
