@@ -633,7 +633,8 @@ func TestAGracefulStopLosesNoCallThatMoves(t *testing.T) {
 }
 
 func stopWhileClientsMove(t *testing.T, path string) {
-	stop, target := func() {}, ""
+	var stop func()
+	var target string
 	if path == "shm" {
 		server := serveNear(t, "127.0.0.1:0")
 		target, stop = server.Target, func() { endNear(t, server) }
