@@ -465,6 +465,38 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 	}
 }
 
+// A client that looks for the nearer path treats other servers as any client does.
+func TestOtherServersAreNotConfusedByAClientThatAsks(t *testing.T) {
+	hold(t)
+	lis := listenTCP(t)
+	old := grpc.NewServer()
+	testpb.RegisterTestServiceServer(old, echo{})
+	served := make(chan error)
+	go func() { served <- old.Serve(lis) }()
+	target := "tcp:" + lis.Addr().String()
+	client, n := dialNear(t, target, nearcall.WithGRPCFallback())
+	wantPath(t, client, n, "", "")
+	client, _ = dialNear(t, target)
+	if err := <-invoke(t.Context(), client); err == nil || !strings.Contains(err.Error(), "dial grpc:"+lis.Addr().String()) {
+		t.Errorf("without a fallback the error is %v", err)
+	}
+	old.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+
+	certs := newCertificates(t)
+	inner := listenTCP(t)
+	start(t, serve(t, echo{}), tls.NewListener(inner, certs.server(nil)))
+	target = "tcp:" + inner.Addr().String()
+	client, n = dialNear(t, target, nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil))))
+	wantPath(t, client, n, "inproc", "")
+	client, _ = dialNear(t, target)
+	if err := <-invoke(t.Context(), client); err == nil || !strings.Contains(err.Error(), "expects TLS") {
+		t.Errorf("without TLS the error is %v", err)
+	}
+}
+
 // wrappingTCP is a listener whose connections are more than a socket.
 type wrappingTCP struct{ net.Listener }
 
@@ -633,7 +665,8 @@ func TestAGracefulStopLosesNoCallThatMoves(t *testing.T) {
 }
 
 func stopWhileClientsMove(t *testing.T, path string) {
-	stop, target := func() {}, ""
+	var stop func()
+	var target string
 	if path == "shm" {
 		server := serveNear(t, "127.0.0.1:0")
 		target, stop = server.Target, func() { endNear(t, server) }

@@ -60,14 +60,15 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 
 // mayAsk returns why a server is not asked for a nearer path.
 func (d Dialer) mayAsk(tcp *net.TCPConn) error {
-	switch {
-	case d.Options.Upgrade == nil:
-		return errors.New("this system has nothing nearer")
-	case tcp == nil:
+	if tcp == nil {
 		return errors.New("the connection is neither a TCP socket itself nor TLS over one")
 	}
-	if near, far := endsOf(tcp); !onThisHost(near.Addr(), far.Addr()) {
+	near, far := endsOf(tcp)
+	switch {
+	case !onThisHost(near.Addr(), far.Addr()):
 		return errElsewhere
+	case d.Options.Upgrade == nil:
+		return errors.New("this system has nothing nearer")
 	}
 	return nil
 }
