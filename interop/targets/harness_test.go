@@ -283,6 +283,14 @@ func (c *C) Until(what string, f func() bool) {
 	}
 }
 
+// Pause gives wrong behaviour time to show. No case needs it to pass.
+func (c *C) Pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-c.ctx.Done():
+	}
+}
+
 // run compares the cases' transcripts in each of their setups.
 func run(t *testing.T, cases []Case) {
 	t.Parallel() // most cases wait
