@@ -148,7 +148,7 @@ func (c *C) Ping(label string, s grpc.BidiStreamingClient[pb.StreamingOutputCall
 func (c *C) Finish(label string, s grpc.BidiStreamingClient[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) {
 	_ = s.CloseSend()
 	_, err := s.Recv()
-	c.Note("%s: %s, trailer %v", label, describe(err), s.Trailer())
+	c.Note("%s: %s, trailer %v", label, describe(err), trailerOf(s.Trailer()))
 }
 
 // Authority notes the :authority that the server sees.

@@ -312,6 +312,7 @@ var resolverCases = []Case{
 	{Name: "metadata of addresses", Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
 		a := s[0].address()
+		//lint:ignore SA1019 it is deprecated, and resolvers use it
 		a.Metadata = &metadata.MD{"show": {"old"}}
 		client, _ := c.Balance(pickFirst, []resolver.Address{a})
 		c.Shown("call", c.ctx, client)

@@ -90,7 +90,7 @@ func grpcClient(target string, o Options) (Client, error) {
 	if o.Dialer != nil {
 		opts = append(opts, grpc.WithContextDialer(o.Dialer))
 	}
-	return dialed(grpc.NewClient(target, append(opts, grpc.WithDefaultCallOptions(o.CallOptions...),
+	return checked(grpc.NewClient(target, append(opts, grpc.WithDefaultCallOptions(o.CallOptions...),
 		grpc.WithChainUnaryInterceptor(o.Unary...), grpc.WithChainStreamInterceptor(o.Stream...))...))
 }
 
@@ -127,7 +127,7 @@ func nearcallClient(target string, o Options) (Client, error) {
 	if o.Dialer != nil {
 		opts = append(opts, nearcall.WithContextDialer(o.Dialer))
 	}
-	return dialed(nearcall.NewClient(target, append(opts, nearcall.WithDefaultCallOptions(o.CallOptions...),
+	return checked(nearcall.NewClient(target, append(opts, nearcall.WithDefaultCallOptions(o.CallOptions...),
 		nearcall.WithChainUnaryInterceptor(o.Unary...), nearcall.WithChainStreamInterceptor(o.Stream...))...))
 }
 
@@ -146,8 +146,8 @@ func missing(o Options) []grpc.DialOption {
 	return opts
 }
 
-// dialed makes a nil interface of a nil pointer.
-func dialed[T interface {
+// checked makes a nil interface of a nil pointer.
+func checked[T interface {
 	comparable
 	Client
 }](client T, err error) (Client, error) {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/stats"
@@ -55,6 +56,7 @@ type Server struct {
 	Name     string
 	Addr     string
 	Register func(grpc.ServiceRegistrar) // further services; set before Start
+	Age      time.Duration               // of connections; set before Start, 0 means without a limit
 	c        *C
 	kind     kind
 	network  string
@@ -68,6 +70,8 @@ type Server struct {
 	mu       sync.Mutex
 	released chan struct{} // what handlers wait for that should wait
 	waiting  int           // such handlers
+	fails    codes.Code    // what handlers fail with
+	trailer  metadata.MD   // what handlers add to their trailers
 }
 
 // ips are a loopback address for each server, so that a server can come back to its port.
@@ -139,11 +143,12 @@ func (s *Server) Start() {
 	if s.c.TLS {
 		creds = credentials.NewTLS(serverTLS(lis.Addr()))
 	}
+	ends := keepalive.ServerParameters{MaxConnectionAge: s.Age}
 	switch s.kind {
 	case near:
-		s.server = nearcall.NewServer(nearcall.Creds(creds), nearcall.StatsHandler(connections{s}))
+		s.server = nearcall.NewServer(nearcall.Creds(creds), nearcall.StatsHandler(connections{s}), nearcall.KeepaliveParams(ends))
 	default:
-		s.server = grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(connections{s}))
+		s.server = grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(connections{s}), grpc.KeepaliveParams(ends))
 	}
 	pb.RegisterTestServiceServer(s.server, s)
 	if s.Register != nil {
@@ -188,6 +193,20 @@ func (s *Server) Waiting() int {
 	return s.waiting
 }
 
+// Fails makes handlers fail with a code.
+func (s *Server) Fails(code codes.Code) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails = code
+}
+
+// Trailer makes handlers add md to their trailers.
+func (s *Server) Trailer(md metadata.MD) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trailer = md
+}
+
 func (s *Server) address() resolver.Address { return resolver.Address{Addr: s.Addr} }
 
 // addresses are those of servers, each its own endpoint.
@@ -218,7 +237,14 @@ func (s *Server) handle(ctx context.Context) error {
 	if v := md["trailer"]; len(v) > 0 {
 		trailer.Append("trailer", v...)
 	}
+	s.mu.Lock()
+	fails := s.fails
+	trailer = metadata.Join(trailer, s.trailer)
+	s.mu.Unlock()
 	_ = grpc.SetTrailer(ctx, trailer)
+	if fails != codes.OK {
+		return status.Error(fails, "the server fails")
+	}
 	if len(md["wait"]) > 0 {
 		s.mu.Lock()
 		s.waiting++
