@@ -86,8 +86,11 @@ type Channel struct {
 	applied atomic.Pointer[applied] // what the target's resolver has said; nil if a call must ask grpc-go
 	initial applied                 // before the resolver has said anything
 
+	resolved atomic.Bool // the resolver has said something
+
 	mu         sync.Mutex
 	generation uint64 // how often the picker was replaced
+	pickers    uint64 // how many there were
 	retired    []link.Session
 	closed     bool
 	watcher    *time.Timer // looks for calls
@@ -104,7 +107,7 @@ func New(cfg Config) (*Channel, error) {
 	opts := []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(c.interceptUnary), grpc.WithChainStreamInterceptor(c.interceptStream),
 		grpc.WithResolvers(c.resolvers()...), grpc.WithDefaultServiceConfig(rewrite(config)),
-		grpc.WithIdleTimeout(cfg.IdleTimeout),
+		grpc.WithIdleTimeout(c.idleTimeout()),
 	}
 	if cfg.Creds != nil {
 		opts = append(opts, grpc.WithTransportCredentials(&handshaker{cfg.Creds, c}))
@@ -120,8 +123,7 @@ func New(cfg Config) (*Channel, error) {
 		return nil, err
 	}
 	c.conn = conn
-	c.initial.text = serviceOf(config)
-	c.initial.service, _ = cfg.ParseService(c.initial.text) // grpc-go has parsed it
+	c.initial.service, _ = cfg.ParseService(serviceOf(config)) // grpc-go has parsed it
 	return c, nil
 }
 
@@ -192,10 +194,12 @@ var anyStream = grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerSt
 
 // A capture is the value of a call of grpc-go's that ends with the pick.
 type capture struct {
-	generation uint64 // of the channel's picker, before the call
-	configOnly bool   // the call ends before the pick
-	pick       call.Pick
-	dropped    bool
+	configOnly   bool // the call ends before the pick
+	waitForReady bool
+	generation   uint64 // the channel's, before the call
+	pickers      uint64 // the channel's, before the call
+	pick         call.Pick
+	dropped      bool
 }
 
 // errCaptured ends the call of a capture. Nobody sees it.
@@ -218,7 +222,7 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 		}
 	}
 	c.mu.Lock()
-	to := &capture{generation: c.generation}
+	to := &capture{waitForReady: waitForReady, generation: c.generation, pickers: c.pickers}
 	c.mu.Unlock()
 	err := c.newStream(ctx, to, method, grpc.WaitForReady(waitForReady))
 	switch {
@@ -249,7 +253,6 @@ func (c *Channel) use(p *picker, generation uint64) {
 
 // applied is what applies to all calls.
 type applied struct {
-	text     string // of service
 	service  *call.ServiceConfig
 	selector *selector // of xDS; nil for none
 }
@@ -266,7 +269,8 @@ func (a *applied) retire() {
 func (c *Channel) Select(ctx context.Context, method string) (call.Selection, error) {
 	a, delayed := c.applied.Load(), false
 	if a == nil {
-		delayed = true
+		c.touch()
+		delayed = !c.resolved.Load()
 		err := c.newStream(ctx, &capture{configOnly: true}, method)
 		if wait.Err(ctx) != nil || errors.Is(err, grpc.ErrClientConnClosing) {
 			return call.Selection{}, err

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 )
 
@@ -59,7 +60,11 @@ var once = []grpc.CallOption{grpc.WaitForReady(false), grpc.MaxRetryRPCBufferSiz
 func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	own := &pin{sc: p.sc}
 	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, append(opts, once...)...)
-	if err != nil && own.Unprocessed() {
+	switch {
+	case err == nil:
+	case p.channel.conn.GetState() == connectivity.Shutdown:
+		return grpc.ErrClientConnClosing
+	case own.Unprocessed():
 		return unprocessed{err, own}
 	}
 	return err

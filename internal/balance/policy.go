@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/pickfirst"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
@@ -212,15 +213,8 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 // apply makes a service config apply to the channel's calls, as it does to grpc-go's.
 func (p *policy) apply(service string, s resolver.State) {
 	last := p.channel.applied.Load()
-	a := &applied{text: service, selector: selectorOf(s)}
-	switch {
-	case last != nil && last.text == service:
-		a.service = last.service // with its throttler
-	case p.channel.initial.text == service:
-		a.service = p.channel.initial.service
-	default:
-		a.service, _ = p.channel.cfg.ParseService(service) // grpc-go has parsed it
-	}
+	a := &applied{selector: selectorOf(s)}
+	a.service, _ = p.channel.cfg.ParseService(service) // grpc-go has parsed it
 	p.applied = a
 	p.channel.applied.Store(a)
 	last.retire()
@@ -257,7 +251,7 @@ func (p *policy) Close() {
 
 // UpdateState implements [balancer.ClientConn].
 func (p *policy) UpdateState(s balancer.State) {
-	s.Picker = &picker{Picker: s.Picker, channel: p.channel}
+	s.Picker = p.channel.newPicker(s.Picker)
 	p.ClientConn.UpdateState(s)
 	p.channel.replaced()
 }
@@ -353,6 +347,14 @@ func (sc *subConn) session() *current {
 type picker struct {
 	balancer.Picker
 	channel *Channel
+	number  uint64
+}
+
+func (c *Channel) newPicker(p balancer.Picker) *picker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pickers++
+	return &picker{p, c, c.pickers}
 }
 
 // pick picks a session.
@@ -386,11 +388,16 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 			return balancer.PickResult{}, errCaptured
 		}
 		pick, err := p.pick(info)
-		if err == nil {
+		_, dropped := status.FromError(err)
+		switch {
+		case err == nil:
+			pick.Waited = p.number > own.pickers
 			own.pick, err = pick, errCaptured
 			p.channel.use(p, own.generation)
-		} else if _, ok := status.FromError(err); ok {
+		case dropped:
 			own.dropped = true
+		case err != balancer.ErrNoSubConnAvailable && !own.waitForReady:
+			err = status.Error(codes.Unavailable, err.Error()) // what grpc-go makes of it, but grpc-go does not retry it
 		}
 		return balancer.PickResult{}, err
 	}

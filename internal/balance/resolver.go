@@ -33,7 +33,12 @@ type wrappedBuilder struct {
 // Build implements [resolver.Builder].
 func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
 	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.cfg.UserDial
-	return b.Builder.Build(t, wrappedConn{cc}, o)
+	b.channel.resolved.Store(false)
+	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
+	if err != nil {
+		b.channel.resolved.Store(true)
+	}
+	return r, err
 }
 
 // OverrideAuthority implements [resolver.AuthorityOverrider]. For other resolvers it returns what
@@ -52,8 +57,30 @@ func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
 	return authority
 }
 
-// A wrappedConn rewrites the service configs of a resolver.
-type wrappedConn struct{ resolver.ClientConn }
+// A wrappedConn rewrites the service configs of a resolver, and notices that it has said something.
+type wrappedConn struct {
+	resolver.ClientConn
+	channel *Channel
+}
+
+// UpdateState implements [resolver.ClientConn].
+func (c wrappedConn) UpdateState(s resolver.State) error {
+	defer c.channel.resolved.Store(true)
+	return c.ClientConn.UpdateState(s)
+}
+
+// ReportError implements [resolver.ClientConn].
+func (c wrappedConn) ReportError(err error) {
+	c.ClientConn.ReportError(err)
+	c.channel.resolved.Store(true)
+}
+
+// NewAddress implements [resolver.ClientConn].
+func (c wrappedConn) NewAddress(addrs []resolver.Address) {
+	//lint:ignore SA1019 resolvers may still call it
+	c.ClientConn.NewAddress(addrs)
+	c.channel.resolved.Store(true)
+}
 
 // ParseServiceConfig implements [resolver.ClientConn].
 func (c wrappedConn) ParseServiceConfig(json string) *serviceconfig.ParseResult {

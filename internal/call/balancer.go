@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -146,20 +148,27 @@ func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
 
 const loadKey = "endpoint-load-metrics-bin"
 
-// loadOf returns the load report, an *orca_v3.OrcaLoadReport, in a trailer. It returns nil if there
-// is none, or if the program does not contain the type: then no policy of it uses load reports.
+// loadType returns the type of load reports, or nil if the program does not contain it: then no policy
+// of it uses load reports.
+var loadType = sync.OnceValue(func() protoreflect.MessageType {
+	t, _ := protoregistry.GlobalTypes.FindMessageByName("xds.data.orca.v3.OrcaLoadReport")
+	return t
+})
+
+// loadOf returns the load report, an *orca_v3.OrcaLoadReport, in a trailer. It is a nil pointer if
+// there is none, as in grpc-go.
 func loadOf(trailer metadata.MD) any {
-	v := trailer[loadKey]
-	if len(v) != 1 {
+	t := loadType()
+	if t == nil {
 		return nil
 	}
-	t, err := protoregistry.GlobalTypes.FindMessageByName("xds.data.orca.v3.OrcaLoadReport")
-	if err != nil {
-		return nil
+	v := trailer[loadKey]
+	if len(v) != 1 {
+		return t.Zero().Interface()
 	}
 	m := t.New().Interface()
 	if proto.Unmarshal([]byte(v[0]), m) != nil {
-		return nil
+		return t.Zero().Interface()
 	}
 	return m
 }

@@ -106,7 +106,7 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 	var e ends
 	e.client, e.server = endsOf(tcp)
 	e.namespace = namespaceOf(tcp)
-	if here, ok := named.Load(name); ok {
+	if here, ok := named.Load(name); ok && !here.(*Listener).limitsAge() {
 		o.Peer.Path = inProcess
 		return here.(*Listener).openInProcess(d, n, e, o.Peer)
 	}

@@ -182,6 +182,12 @@ func (e ends) difference(server ends) string {
 	return fmt.Sprintf("%v to %v, the server %v to %v", e.client, e.server, server.client, server.server)
 }
 
+// limitsAge reports whether connections end after some time, which those within a process do not.
+func (l *Listener) limitsAge() bool {
+	k := &l.Options.ServerKeepalive
+	return k.MaxConnectionAge > 0 || k.MaxConnectionIdle > 0
+}
+
 // openInProcess opens a session with a client of this process. peer is the server as the client
 // sees it.
 func (l *Listener) openInProcess(d Dialer, n nonce, e ends, peer link.Peer) (link.Session, error) {
