@@ -1,7 +1,13 @@
 // A server of grpc-js that answers each call with its request. interop/clients runs it, with the files of a
 // key and a certificate for TLS, reads the port from its standard output, and closes its standard input at the end.
 import { readFileSync } from "node:fs";
-import { Server, ServerCredentials, type ServiceDefinition, type sendUnaryData, type ServerUnaryCall } from "@grpc/grpc-js";
+import {
+  Server,
+  ServerCredentials,
+  type ServerUnaryCall,
+  type ServiceDefinition,
+  type sendUnaryData,
+} from "@grpc/grpc-js";
 
 const same = (b: Buffer) => b;
 const service: ServiceDefinition = {

@@ -334,8 +334,8 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 			return over, nil, native, nil
 		}
 		logDeclined(peerName(conn), why)
-		if first, p, err = l.Options.readFirst(conn, first); p == offer || p == question {
-			p = unknown // it comes too late
+		if first, p, err = l.Options.readFirst(conn, first); p == offer { // a second offer
+			p = unknown
 		}
 	}
 	code, why := wire.ByeClosed, ""
