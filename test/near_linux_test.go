@@ -405,7 +405,8 @@ func testNearSession(t *testing.T, path string, secure bool) {
 // off, and one of another user are called over TCP, and the session says why.
 func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 	own := func(t *testing.T, lis net.Listener, opts ...nearcall.ServerOption) string {
-		start(t, serve(t, new(reporter).service(), opts...), lis)
+		report := new(reporter)
+		start(t, serve(t, report.service(), append(opts, nearcall.StatsHandler(report))...), lis)
 		return "tcp:" + lis.Addr().String()
 	}
 	of := func(settings ...string) func(*testing.T) string {
@@ -458,8 +459,8 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 				t.Error(err)
 			}
 			reply, err := client.UnaryCall(t.Context(), new(testpb.SimpleRequest))
-			if err != nil || !strings.HasPrefix(reply.Username, "tcp ") {
-				t.Error(reply, err)
+			if err != nil || !strings.HasPrefix(reply.Username, "tcp ") || reply.OauthScope != "1 0" {
+				t.Errorf("%v, %v: want one connection of TCP", reply, err)
 			}
 		})
 	}

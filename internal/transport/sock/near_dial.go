@@ -48,7 +48,7 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 	case why == nil:
 		_ = conn.SetWriteDeadline(time.Now().Add(moving))
 		_, _ = conn.Write(wire.AppendBye(nil, wire.ByeDone, "the client has taken a nearer path"))
-		logPath(d.Address, s.Peer().Path, "")
+		logPath(fmt.Sprint(o.Peer.Addr), s.Peer().Path, "")
 		return s, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
@@ -77,7 +77,7 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 func (d Dialer) stay(o *mux.Options, why error) {
 	o.Peer.NotNearer = why.Error()
 	if why != errElsewhere {
-		logPath(d.Address, "tcp", o.Peer.NotNearer)
+		logPath(fmt.Sprint(o.Peer.Addr), "tcp", o.Peer.NotNearer)
 	}
 }
 

@@ -284,6 +284,55 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 	}
 }
 
+// A client asks in its HELLO and says nothing more before it has the server's. If it has got an
+// offer and stays, it says that first.
+func TestAClientThatStaysSaysSo(t *testing.T) {
+	for name, near := range map[string]string{"an offer": string(make([]byte, 16)) + "nearcall-test-nobody", "no offer": ""} {
+		t.Run(name, func(t *testing.T) {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lis.Close()
+			s := nearServer{Listener: &Listener{Listener: lis}}
+			dialled := make(chan link.Session)
+			go func() {
+				session, err := s.dialer().Dial(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				dialled <- session
+			}()
+			conn, err := lis.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			first, h := readHello(conn, nil)
+			if _, n := helloOf(first); n != len(first) || h.Features&wire.FeatureNear == 0 {
+				t.Errorf("the client's HELLO is %+v, of %d in %d bytes", h, n, len(first))
+			}
+			features := uint64(0)
+			if near != "" {
+				features = wire.FeatureNear
+			}
+			if _, err := conn.Write(mux.Options{}.Greeting(true, features, near)); err != nil {
+				t.Fatal(err)
+			}
+			session := <-dialled
+			if session == nil {
+				return
+			}
+			_ = session.Close(net.ErrClosed)
+			b, err := io.ReadAll(conn)
+			if stays := strings.HasPrefix(string(b), string(wire.AppendStay(nil))); err != nil || len(b) == 0 || stays != (near != "") {
+				t.Errorf("the client says %q, %v", b, err)
+			}
+		})
+	}
+}
+
 // A listener that retires serves the connections of clients that have an offer, and makes no more.
 func TestARetiredListenerServesThoseWithAnOffer(t *testing.T) {
 	s := serveNear(t)
