@@ -254,7 +254,8 @@ var balancerCases = []Case{
 			ch := make(chan struct{})
 			return context.WithValue(ctx, pickKey{}, pickFunc(func(_ balancer.PickInfo, sc balancer.SubConn) (balancer.PickResult, error) {
 				return balancer.PickResult{SubConn: sc, Done: func(d balancer.DoneInfo) {
-					c.Note("Done: %s, trailer %v, sent %v, received %v, load %T", describe(d.Err), trailerOf(d.Trailer), d.BytesSent, d.BytesReceived, d.ServerLoad)
+					load, ok := d.ServerLoad.(*v3orcapb.OrcaLoadReport)
+					c.Note("Done: %s, trailer %v, sent %v, received %v, load %v %v", describe(d.Err), trailerOf(d.Trailer), d.BytesSent, d.BytesReceived, ok, load.GetCpuUtilization())
 					close(ch)
 				}}, nil
 			})), func() { c.Until("Done is called", func() bool { return isClosed(ch) }) }

@@ -32,7 +32,7 @@ var statsCases = []Case{
 		r.Addresses(addresses(s...)...)
 		c.Err("first call", <-result)
 		c.Unary("next call", c.ctx, client)
-		h.await(2)
+		h.finish(client, 2)
 	}},
 	{Name: "no delay of name resolution", Sizes: []int{1}, Run: func(c *C) {
 		h := c.Watch("stats")
@@ -41,7 +41,7 @@ var statsCases = []Case{
 		c.Await(client, connectivity.Ready)
 		c.Unary("first call", c.ctx, client)
 		c.Unary("next call", c.ctx, client)
-		h.await(2)
+		h.finish(client, 2)
 	}},
 	{Name: "a pick that waits", Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
@@ -49,10 +49,14 @@ var statsCases = []Case{
 		s[0].Hold()
 		client, _ := c.Balance(pickFirst, addresses(s...), func(o *Options) { o.Stats = []stats.Handler{h} })
 		c.Unary("deadline", c.Timeout(20*time.Millisecond), client)
+		result := make(chan error, 1)
+		go func() { result <- lastly(unary(c.ctx, client, grpc.WaitForReady(true))) }()
+		c.Until("the call has begun", func() bool { return c.noted("stats call 2", "begin") == 1 })
+		c.Pause(5 * time.Millisecond)
 		s[0].Resume()
-		c.Unary("wait", c.ctx, client, grpc.WaitForReady(true))
+		c.Err("wait", <-result)
 		c.Unary("no wait", c.ctx, client)
-		h.await(3)
+		h.finish(client, 3)
 	}},
 	{Name: "a picker that fails", Sizes: []int{1}, Run: func(c *C) {
 		h := c.Watch("stats")
@@ -66,7 +70,7 @@ var statsCases = []Case{
 		c.Unary("error", ctx, client)
 		_, err := pb.NewTestServiceClient(client).FullDuplexCall(ctx)
 		c.Err("stream", err)
-		h.await(3)
+		h.finish(client, 3)
 	}},
 	{Name: "attempts", Sizes: []int{1}, Run: func(c *C) {
 		h := c.Watch("stats")
@@ -75,7 +79,7 @@ var statsCases = []Case{
 		c.Await(client, connectivity.Ready)
 		c.Unary("retried", c.with("fail-first", "1"), client)
 		c.Unary("fails", c.with("fail", fmt.Sprint(int(codes.Internal))), client)
-		h.await(3)
+		h.finish(client, 3)
 	}},
 	{Name: "no server", Sizes: []int{1}, Run: func(c *C) {
 		h := c.Watch("stats")
@@ -83,7 +87,7 @@ var statsCases = []Case{
 		client, _ := c.Balance(pickFirst, []resolver.Address{c.refused("dead")}, func(o *Options) { o.Backoff, o.Stats = never, []stats.Handler{h} })
 		c.Unary("fail fast", c.ctx, client)
 		c.Unary("wait", c.Timeout(20*time.Millisecond), client, grpc.WaitForReady(true))
-		h.await(2)
+		h.finish(client, 2)
 	}},
 	{Name: "connections", Run: func(c *C) {
 		s := c.Fleet()
@@ -108,8 +112,8 @@ var statsCases = []Case{
 		client.Connect()
 		c.Await(client, connectivity.Ready)
 		c.Unary("call", c.ctx, client)
-		one.await(1)
-		two.await(1)
+		one.finish(client, 1)
+		two.finish(client, 1)
 	}},
 }
 
@@ -121,6 +125,7 @@ type watch struct {
 	fast  bool // it does not note whether picks wait, which depends on timing
 	calls atomic.Int64
 	ended atomic.Int64
+	conns atomic.Int64 // that are open
 }
 
 type (
@@ -131,9 +136,11 @@ type (
 // Watch returns a stats handler whose notes are in actors that begin with a name.
 func (c *C) Watch(actor string) *watch { return &watch{c: c, actor: actor} }
 
-// await waits until as many calls have ended.
-func (w *watch) await(n int64) {
-	w.c.Until("the events have come", func() bool { return w.ended.Load() == n })
+// finish waits until as many calls have ended, closes the client, and waits until its connections have ended.
+func (w *watch) finish(client Client, n int64) {
+	w.c.Until("the calls' events have come", func() bool { return w.ended.Load() == n })
+	client.Close()
+	w.c.Until("the connections end", func() bool { return w.conns.Load() == 0 })
 }
 
 func (w *watch) TagRPC(ctx context.Context, i *stats.RPCTagInfo) context.Context {
@@ -186,7 +193,9 @@ func (w *watch) HandleConn(ctx context.Context, s stats.ConnStats) {
 	switch s := s.(type) {
 	case *stats.ConnBegin:
 		a.Note("begin, client %v", s.Client)
+		w.conns.Add(1)
 	case *stats.ConnEnd:
 		a.Note("end, client %v", s.Client)
+		w.conns.Add(-1)
 	}
 }
