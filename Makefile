@@ -235,7 +235,7 @@ attack: ## what attacks cost a server and what they cost the attacker, over QUIC
 	bin/attackquic $(ATTACK)
 
 # MIXED is the number of streams over each path.
-MIXED ?= 60
+MIXED ?= 180
 .PHONY: delays
 delays: export NEARCALL_MIXED = $(MIXED)
 delays: ## streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
