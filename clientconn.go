@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/balance"
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
@@ -23,10 +24,14 @@ import (
 // concurrent use.
 type ClientConn struct {
 	target string
-	remote *grpc.ClientConn // for targets that go to grpc-go; then only target and hint are also used
-	hint   string           // appended to remote's Unavailable errors
 	client *call.Client
-	conn   *connector.Connector
+	conn   *connector.Connector // for nearcall's own targets; otherwise nil
+
+	// For other targets. remote makes the calls if channel is nil.
+	remote  *grpc.ClientConn
+	channel *balance.Channel
+	idle    *connector.Idleness // counts the channel's calls; may be nil
+	hint    string              // appended to Unavailable errors
 
 	serviceConfig string // JSON, as the user passed it
 	maxAttempts   int    // limit for serviceConfig's retry policies
@@ -80,6 +85,9 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	if t.IsGRPC() {
+		if !t.Insists && !o.OnlyGRPC {
+			return newBalanced(target, o)
+		}
 		if err := checkRemote(o); err != nil {
 			return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 		}
@@ -125,16 +133,22 @@ func newClientConn(target, authority string, how connector.Config, o *options.Di
 	}
 	cfg := o.ClientConfig
 	cfg.Sessions = c.conn
+	c.client = c.newClient(cfg, authority, o.UserAgent)
+	return c
+}
+
+// newClient returns what makes c's calls. authority is that of the target. agent is the user's user
+// agent; "" for none.
+func (c *ClientConn) newClient(cfg call.ClientConfig, authority, agent string) *call.Client {
 	cfg.GRPC = c.GRPC
 	if cfg.Authority == "" {
 		cfg.Authority = authority
 	}
 	cfg.UserAgent = userAgent
-	if o.UserAgent != "" {
-		cfg.UserAgent = o.UserAgent + " " + userAgent
+	if agent != "" {
+		cfg.UserAgent = agent + " " + userAgent
 	}
-	c.client = call.NewClient(cfg)
-	return c
+	return call.NewClient(cfg)
 }
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
@@ -145,6 +159,12 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	switch {
 	case c == nil:
 		return errNilConn
+	case c.channel != nil:
+		if c.idle != nil {
+			c.idle.Begin()
+			defer c.idle.End()
+		}
+		return withHint(c.client.Invoke(ctx, method, args, reply, opts...), c.hint)
 	case c.remote != nil:
 		return withHint(c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...), c.hint)
 	case c.conn.Idle != nil:
@@ -161,6 +181,16 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 	switch {
 	case c == nil:
 		return nil, errNilConn
+	case c.channel != nil:
+		start := func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+			return c.client.NewStream(ctx, desc, method, opts...)
+		}
+		if c.idle == nil {
+			s, err := start(opts)
+			return s, withHint(err, c.hint)
+		}
+		s, err := c.idle.Stream(opts, start)
+		return s, withHint(err, c.hint)
 	case c.remote != nil:
 		s, err := c.remote.NewStream(ctx, desc, method, opts...)
 		if err != nil {
@@ -187,6 +217,10 @@ func (c *ClientConn) Close() error {
 	switch {
 	case c == nil:
 		return errNilConn
+	case c.channel != nil:
+		err := c.channel.Close()
+		c.client.Close(connector.ErrClosing)
+		return err
 	case c.remote != nil:
 		return c.remote.Close()
 	}

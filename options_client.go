@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/call"
@@ -242,8 +243,35 @@ func WithGRPCFallback() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Fallback = true })
 }
 
-// WithGRPCDialOptions passes options to grpc-go. They affect only targets that go to
-// grpc-go.
+// WithResolvers adds name resolvers, which precede the registered ones. They affect only targets
+// that are not nearcall's own.
+func WithResolvers(rs ...resolver.Builder) DialOption {
+	return options.SetDial(func(o *options.Dial) { o.Resolvers = append(o.Resolvers, rs...) }, grpc.WithResolvers(rs...))
+}
+
+// WithDisableServiceConfig makes the client ignore service configs from resolvers.
+func WithDisableServiceConfig() DialOption { return forChannelToo(grpc.WithDisableServiceConfig()) }
+
+// WithDisableHealthCheck turns off the health checks that a service config's healthCheckConfig asks
+// for.
+func WithDisableHealthCheck() DialOption { return forChannelToo(grpc.WithDisableHealthCheck()) }
+
+// WithNoProxy makes the client ignore the proxies that the environment names. By default, targets
+// that are not nearcall's own use them, as in grpc-go. The variable HTTPS_PROXY also turns off
+// addresses of resolvers that are targets of nearcall's, such as inproc:NAME.
+func WithNoProxy() DialOption {
+	return options.SetDial(func(o *options.Dial) {
+		o.NoProxy = true
+		o.Channel = append(o.Channel, grpc.WithNoProxy())
+	}, grpc.WithNoProxy())
+}
+
+func forChannelToo(opt grpc.DialOption) DialOption {
+	return options.SetDial(func(o *options.Dial) { o.Channel = append(o.Channel, opt) }, opt)
+}
+
+// WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to grpc-go
+// as a whole, as grpc:TARGET does, because nearcall cannot know what the options say.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
-	return options.SetDial(func(*options.Dial) {}, opts...)
+	return options.SetDial(func(o *options.Dial) { o.OnlyGRPC = true }, opts...)
 }

@@ -12,8 +12,8 @@ import (
 // those of [credentials.NewTLS], with two differences:
 //
 //   - A client can use them for wss: targets, too, where a connection begins with HTTP/1.1.
-//   - A server prefers h2 and also agrees on http/1.1, unless c.NextProtos or that of a
-//     configuration from c.GetConfigForClient is set. If c.NextProtos is not set or has
+//   - A server agrees on nearcall/1, h2 and http/1.1, in this order, unless c.NextProtos or that
+//     of a configuration from c.GetConfigForClient is set. If c.NextProtos is not set or has
 //     http/1.1, it takes clients that offer no protocol as well. So it serves WebSockets and
 //     clients that speak only HTTP/1.1. A client that offers both, such as a browser, curl or
 //     connect-go, can make calls of gRPC, Connect and gRPC-Web over one connection.

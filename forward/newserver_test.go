@@ -26,6 +26,7 @@ import (
 	"github.com/nearcall/nearcall/forward"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A library listens and serves itself, and takes a function that makes its server.
@@ -149,6 +150,27 @@ func TestNewServerTakesClientsOfBothKinds(t *testing.T) {
 					t.Errorf("the calls go over %v, want %v for nearcall's client", over, want)
 				}
 			})
+		}
+	}
+}
+
+// A client that does not know what the library's server speaks can ask.
+func TestNewServerIsAsked(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		l := newLibrary(t, network, service{unary: func(context.Context) error { return nil }})
+		near := l.near(t, nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, l.lis.Addr().String())
+			if err != nil {
+				return nil, err
+			}
+			over, native, err := sock.Ask(ctx, conn, nil)
+			if !native {
+				t.Errorf("over %s it is taken for an ordinary gRPC server: %v", network, err)
+			}
+			return over, err
+		}))
+		if _, err := testpb.NewTestServiceClient(near).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -56,6 +56,13 @@ func (c certificates) client(me *tls.Certificate) *tls.Config {
 
 func newCertificates(t testing.TB) certificates {
 	t.Helper()
+	c, _ := newCertificatesAndRoot(t)
+	return c
+}
+
+// newCertificatesAndRoot returns new certificates and the CA's, in DER.
+func newCertificatesAndRoot(t testing.TB) (certificates, []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +88,7 @@ func newCertificates(t testing.TB) certificates {
 		})}}
 	}
 	c.localhost, c.me = leaf("localhost"), leaf("alice")
-	return c
+	return c, root.Raw
 }
 
 func TestTLS(t *testing.T) {

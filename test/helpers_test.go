@@ -110,7 +110,7 @@ func wantCode(t testing.TB, err error, want codes.Code) {
 	}
 }
 
-func listenTCP(t *testing.T) net.Listener {
+func listenTCP(t testing.TB) net.Listener {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -189,7 +189,7 @@ func listen(t *testing.T, target string) (lis nearcall.Listener) {
 }
 
 // start makes srv serve lis, and checks at the end of the test that Serve returned nil.
-func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
+func start(t testing.TB, srv *nearcall.Server, lis net.Listener) {
 	t.Helper()
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
@@ -202,7 +202,7 @@ func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
 }
 
 // dial returns a client of target, closed at the end of the test.
-func dial(t *testing.T, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
+func dial(t testing.TB, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
 	t.Helper()
 	conn, err := nearcall.NewClient(target, opts...)
 	if err != nil {

@@ -144,13 +144,13 @@ func TestFailedTLSHandshakesAreLogged(t *testing.T) {
 
 func TestRefusedConnectionsAreLogged(t *testing.T) {
 	recordLogs(t)
-	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	const http2 = preface + noSettings
 	lis := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}, nearcall.OtherClients(0)), lis)
 	for what, why := range map[string]string{
 		"\x00\n garbage":     `it does not speak a protocol of this server; it began with "\x00\n garbage"`,
 		"\x16\x03\x01":       "it uses TLS, for which the server needs Creds",
-		preface:              "needs OtherClients with GRPCClients",
+		http2:                "needs OtherClients with GRPCClients",
 		"GET / HTTP/1.1\r\n": "needs OtherClients with WebClients",
 	} {
 		wantLogged(t, "INFO [nearcall] refused "+send(t, "tcp", lis.Addr().String(), what), why)
@@ -164,7 +164,7 @@ func TestRefusedConnectionsAreLogged(t *testing.T) {
 	who := fmt.Sprintf("INFO [nearcall] refused process %d of user %d at %s", os.Getpid(), os.Getuid(), path)
 	for what, why := range map[string]string{
 		"nearcall/1\n":       "takes shared memory only",
-		preface:              "it is an ordinary gRPC client, and the listener takes nearcall's clients over shared memory only",
+		http2:                "it is an ordinary gRPC client, and the listener takes nearcall's clients over shared memory only",
 		"GET / HTTP/1.1\r\n": "it is a client of HTTP/1, and the listener takes nearcall's clients over shared memory only",
 	} {
 		send(t, "unix", path, what)

@@ -539,7 +539,7 @@ func TestWithServerNeedsATargetOfNearcalls(t *testing.T) {
 		"WithServer":               nearcall.WithServer(serve(t, echo{})),
 		"WithPersistentConnection": nearcall.WithPersistentConnection(),
 	} {
-		if _, err := nearcall.NewClient("localhost:1", opt, nearcall.WithTransportCredentials(insecureCreds())); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := nearcall.NewClient("grpc:localhost:1", opt, nearcall.WithTransportCredentials(insecureCreds())); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -16,6 +16,7 @@ class fake_transport final : public transport {
   std::uint64_t next_place = 0;      // where the next one is
   std::size_t takes = std::size_t(-1);  // bytes that can be written
   bool shut = false;
+  bool knows = false;  // the handshake has agreed on the protocol
 
   fake_transport() { peer_.network = "fake"; }
   void attach(loop&, transport_events& e) override { events = &e; }
@@ -37,6 +38,7 @@ class fake_transport final : public transport {
     return all;
   }
   void finish_writing() override { shut = true; }
+  bool agreed() const override { return knows; }
   void arrive(std::string_view bytes) {
     arrives += bytes;
     events->on_readable();

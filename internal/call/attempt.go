@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 
@@ -65,11 +66,17 @@ type attempt struct {
 	header  *link.CallHeader // nil before it is made
 	stream  link.Stream
 
+	// What a picker has said.
+	host      string                  // replaces the target's authority; "" for none
+	authority string                  // replaces both, if the server can prove it; "" for none
+	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
+
 	// Guarded by call.mu.
 	stopWatch    func() bool // stops watching ctx
 	abortReason  error       // why the stream was aborted; nil if it was not
 	retryPending bool        // the stream was aborted, and the next operation retries the call
 	ended        bool        // its end was reported to stats handlers
+	answered     bool        // something was received
 }
 
 // isUnprocessed reports whether err says that no handler has seen the call.
@@ -96,7 +103,7 @@ func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) err
 		return nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
-	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: ci.method, FailFast: !ci.waitForReady})
+	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: ci.method, FailFast: !ci.waitForReady, NameResolutionDelay: ci.delayed})
 	s.report(&stats.Begin{
 		Client:         true,
 		BeginTime:      s.begin,
@@ -129,8 +136,13 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 		if err == nil {
 			return nil
 		}
+		var drop Dropped
+		dropped := errors.As(err, &drop)
 		err = linkStatus(err)
-		a.stats.reportEnd(err, nil)
+		a.reportEnd(err, nil, false)
+		if dropped {
+			return err
+		}
 		kind, err := s.client.nextAttempt(ctx, info.retry, transparent, err, nil)
 		if err != nil {
 			return err
@@ -144,7 +156,7 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
 	c := s.client
 	if a.session == nil {
-		if a.session, err = c.cfg.Sessions.Pick(a.ctx, info.waitForReady); err != nil {
+		if err = a.pickSession(c, info); err != nil {
 			return false, err
 		}
 	}

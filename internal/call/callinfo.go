@@ -47,6 +47,11 @@ type callInfo struct {
 	waitForReady bool
 	unnamed      bool // the codec's name must not go into the content-type
 	reports      bool // options or the retry throttler need the result of the call
+
+	// Of a Balancer's Selection.
+	committed func()                   // may be nil
+	delayed   bool                     // the call has waited for the target to be resolved
+	through   grpc.ClientConnInterface // makes the whole call unless nil
 }
 
 // unary reports whether Invoke makes the call.

@@ -28,6 +28,7 @@ type Sessions interface {
 // ClientConfig configures a Client.
 type ClientConfig struct {
 	Sessions    Sessions
+	Balancer    Balancer // replaces Sessions and Service unless nil
 	Unary       []grpc.UnaryClientInterceptor
 	Stream      []grpc.StreamClientInterceptor
 	Stats       []stats.Handler
@@ -208,11 +209,19 @@ var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a conte
 // session. It reports an error to the call's options. cancel, unless it is nil, must be called
 // when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
-	mc := c.cfg.Service.of(ci.method)
-	if mc.timeout != nil && ci.ctx != nil {
+	mc, err := c.selectConfig(ci)
+	if err == nil && mc.timeout != nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
-	if err = c.checkCall(ci, mc, opts); err != nil {
+	if err == nil {
+		err = c.checkCall(ci, mc, opts)
+	} else {
+		ci.opts, ci.reports = opts, true
+	}
+	if err != nil {
+		if ci.committed != nil {
+			ci.committed()
+		}
 		ci.onFinished(err)
 	}
 	return cancel, err
@@ -274,13 +283,19 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	if err != nil {
 		return err
 	}
+	if ci.through != nil {
+		return ci.through.Invoke(ctx, method, req, reply, opts...)
+	}
+	if ci.committed != nil {
+		defer ci.committed()
+	}
 	var a attempt
 	if err := c.beginAttempt(ci.ctx, &a, &ci); err != nil {
 		ci.onFinished(err)
 		return err
 	}
 	var u *link.UnaryCall
-	if a.session, err = c.cfg.Sessions.Pick(a.ctx, ci.waitForReady); err == nil {
+	if err = a.pickSession(c, &ci); err == nil {
 		if a.peer = a.session.Peer(); !a.peer.OneShot {
 			return c.invokeStream(&ci, a, failure{}, req, reply)
 		}
@@ -305,7 +320,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			return c.invokeStream(&ci, a, why, req, reply)
 		}
 	}
-	err = c.finishUnary(&ci, a.stats, u, reply, err)
+	err = c.finishUnary(&ci, &a, u, reply, err)
 	if ci.reports {
 		ci.fillOptions(a.peer, u.Header, u.Trailer)
 		ci.onFinished(err)
@@ -372,7 +387,7 @@ func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context
 
 // finishUnary returns the error of an attempt and reports its results to stats handlers.
 // err is the error of Session.Invoke.
-func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, reply any, err error) error {
+func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply any, err error) error {
 	answered := err == nil
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
@@ -383,21 +398,22 @@ func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, repl
 			err = refused
 		}
 	}
-	if answered && (a != nil || ci.reports) {
+	if answered && (a.stats != nil || a.done != nil || ci.reports) {
 		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)
 	}
-	if a != nil {
+	if s := a.stats; s != nil {
 		if u.Header != nil {
-			a.inHeader(u.Header, ci.subtype)
+			s.inHeader(u.Header, ci.subtype)
 		}
 		if u.Replied && u.ReplyError == nil {
-			a.received(reply, ci.codec, u.ReplySize)
+			s.received(reply, ci.codec, u.ReplySize)
 		}
 		if answered {
-			a.inTrailer(u.Trailer)
+			s.inTrailer(u.Trailer)
 		}
-		a.reportEnd(err, u.Trailer)
 	}
+	a.header = &u.CallHeader
+	a.reportEnd(err, u.Trailer, answered || u.Header != nil)
 	return err
 }
 

@@ -22,6 +22,12 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 	}
 	s := &clientStream{client: c, info: &callInfo{ctx: ctx, method: method, desc: desc}}
 	cancel, err := c.prepareCall(s.info, opts)
+	if err == nil && s.info.through != nil {
+		return s.info.through.NewStream(ctx, desc, method, opts...)
+	}
+	if f := s.info.committed; f != nil && err == nil {
+		s.onFinish(f)
+	}
 	if err == nil {
 		s.waiter = wait.WaiterOf(s.info.ctx)
 		err = s.openFirstAttempt(failure{})
@@ -34,6 +40,9 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		s.onFinish(cancel)
 	}
 	if err != nil {
+		if f := s.info.committed; f != nil {
+			f()
+		}
 		return nil, err // a nil *clientStream in an interface would not be nil
 	}
 	return s, nil
@@ -61,7 +70,8 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 	}
 	s.replayBuffer = s.replayBufferRoom[:0]
 	if a.peer.Local && !s.info.retry.hasPolicy() { // only NewStream can refuse the call
-		s.committed, s.recvAttempt, s.sendAttempt = true, a, a
+		s.commitAttempt()
+		s.recvAttempt, s.sendAttempt = a, a
 	}
 	if err := s.client.add(s); err != nil {
 		err = linkStatus(err)
@@ -358,6 +368,7 @@ func (s *clientStream) onEnd(e *link.End) {
 	e = withDetails(e)
 	s.end = e
 	s.mu.Lock()
+	s.recvAttempt.answered = true
 	trailer := s.setTrailer(e)
 	s.mu.Unlock()
 	s.recvAttempt.stats.inTrailer(trailer)
@@ -401,14 +412,14 @@ func (s *clientStream) finish(err error) {
 	s.info.fillOptions(a.peer, s.header, s.trailer)
 	cancel, atEnd, stop, trailer := s.cancel, s.finishFuncs, a.stopWatch, s.trailer
 	s.finishFuncs, a.stopWatch = nil, nil
-	ended := a.ended
+	ended, answered := a.ended, a.answered || s.header != nil
 	s.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
 	s.client.remove(s)
 	if !ended {
-		a.stats.reportEnd(err, trailer)
+		a.reportEnd(err, trailer, answered)
 	}
 	s.setHeader(nil) // before OnFinish, which may call Header while recvMu is held
 	s.info.onFinished(err)

@@ -76,7 +76,7 @@ func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience s
 	data, err := creds.GetRequestMetadata(ctx, audience)
 	if err != nil {
 		if st, ok := status.FromError(err); ok {
-			if controlPlane(st.Code()) {
+			if IsControlPlaneOnly(st.Code()) {
 				return nil, status.Errorf(codes.Internal, "transport: received per-RPC creds error with illegal status: %v", err)
 			}
 			return nil, err
@@ -96,8 +96,9 @@ func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience s
 	return auth, nil
 }
 
-// controlPlane reports whether code is one that credentials must not return (gRFC A54).
-func controlPlane(code codes.Code) bool {
+// IsControlPlaneOnly reports whether code is one that credentials, pickers and config selectors must
+// not return (gRFC A54).
+func IsControlPlaneOnly(code codes.Code) bool {
 	switch code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists,
 		codes.FailedPrecondition, codes.Aborted, codes.OutOfRange, codes.DataLoss:

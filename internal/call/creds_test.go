@@ -90,7 +90,7 @@ func TestControlPlane(t *testing.T) {
 		codes.FailedPrecondition: true, codes.Aborted: true, codes.OutOfRange: true, codes.DataLoss: true,
 	}
 	for code := range codes.Code(20) {
-		if got := controlPlane(code); got != applications[code] {
+		if got := IsControlPlaneOnly(code); got != applications[code] {
 			t.Errorf("%v: %v", code, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -10,12 +11,13 @@ import (
 
 // fillHeader sets o for the attempt a, whose session was picked.
 func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error {
-	if ci.authority != "" {
-		if err := vouch(a.peer, ci.authority); err != nil {
+	authority := cmp.Or(ci.authority, a.authority)
+	if authority != "" {
+		if err := vouch(a.peer, authority); err != nil {
 			return err
 		}
 	}
-	o.Profile = c.profileOf(ci, a.peer)
+	o.Profile = c.profileOf(ci, cmp.Or(authority, a.host), a.peer)
 	o.Method = ci.method
 	o.Metadata = a.md
 	o.MaxReply = ci.maxRecv
@@ -44,7 +46,7 @@ func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error 
 
 // profileOf returns the profile of a call. It also sets ci.codec according to whether
 // messages are shared with p.
-func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
+func (c *Client) profileOf(ci *callInfo, authority string, p *link.Peer) *link.Profile {
 	profile := c.profile
 	if c.cfg.Shared {
 		ci.codec = codec.Unshared(ci.codec)
@@ -53,12 +55,12 @@ func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 			profile = c.shared
 		}
 	}
-	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
+	if authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
 		return profile
 	}
 	own := *profile
-	if ci.authority != "" {
-		own.Authority = ci.authority
+	if authority != "" {
+		own.Authority = authority
 	}
 	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
 	return own.Check()

@@ -86,7 +86,8 @@ func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure 
 	return why
 }
 
-// unfit reports whether err says that a message cannot be sent or received by any attempt.
+// unfit reports whether err says that no further attempt can help: a message cannot be sent or
+// received, or a picker has dropped the call.
 func unfit(err error) bool {
 	if err == nil {
 		return false
@@ -94,7 +95,8 @@ func unfit(err error) bool {
 	var send *link.SendError
 	var recv *link.RecvError
 	var large unsendable
-	return errors.As(err, &send) || errors.As(err, &recv) || errors.As(err, &large)
+	var drop Dropped
+	return errors.As(err, &drop) || errors.As(err, &send) || errors.As(err, &recv) || errors.As(err, &large)
 }
 
 // withDetails returns e with the details that its trailer adds to its status.
@@ -119,7 +121,7 @@ func (s *clientStream) retriesTransparently(reason error) bool {
 // Once false, the result stays false. mu is held.
 func (s *clientStream) retryable(why failure) bool {
 	switch {
-	case s.committed, s.finished:
+	case s.committed, s.finished, unfit(why.reason):
 		return false
 	case s.giveUpReason != nil && !s.info.unary(): // a unary call's failure still counts for the throttler
 		return false
@@ -166,7 +168,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	if why.end != nil {
 		a.stats.inTrailer(trailer)
 	}
-	a.stats.reportEnd(why.status(), trailer)
+	a.reportEnd(why.status(), trailer, why.end != nil)
 
 	waits := ctx
 	if s.info.unary() { // only its context and its client end a unary call

@@ -22,6 +22,9 @@ const defaultMaxReplay = 256 << 10
 
 // commitAttempt commits the call to the current attempt. mu is held.
 func (s *clientStream) commitAttempt() {
+	if f := s.info.committed; f != nil && !s.committed {
+		f()
+	}
 	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
 }
 
@@ -51,7 +54,7 @@ func (s *clientStream) commitReceived(a *attempt) bool {
 		return false
 	}
 	s.commitAttempt()
-	s.recvAttempt = a
+	s.recvAttempt, a.answered = a, true
 	return true
 }
 

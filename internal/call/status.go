@@ -164,9 +164,12 @@ func linkStatus(err error) error {
 	var u link.Unprocessed
 	var own *link.ContextError
 	var l unsendable
+	var drop Dropped
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &drop):
+		return drop.Err
 	case errors.As(err, &send):
 		return sendStatus(send)
 	case errors.As(err, &recv):

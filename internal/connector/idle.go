@@ -59,6 +59,15 @@ func (i *Idleness) idleFor(now time.Time) time.Duration {
 	return now.Sub(i.since)
 }
 
+// Active reports whether calls run, or have begun since Active was last called. It is for those who
+// use an Idleness without a connector.
+func (i *Idleness) Active() bool {
+	calls := i.calls.Load()
+	active := calls != i.seen || running(calls) > 0
+	i.seen = calls
+	return active
+}
+
 // nextCheck returns the time until the next check: at most a quarter of the timeout.
 // The checks find out roughly when the last call ended, so that calls need not read the
 // clock.

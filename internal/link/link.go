@@ -294,6 +294,11 @@ type Peer struct {
 	// is free, and Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
 
+	// Path is how calls travel if that is nearer than Addr says: "inproc" or "shm" in place of a
+	// TCP connection. NotNearer says why a client that wanted a nearer path than its TCP connection
+	// has none.
+	Path, NotNearer string
+
 	// Local says that the caller's context reaches the callee, so the callee needs no timer for
 	// the deadline.
 	Local bool

@@ -109,7 +109,7 @@ var mostNoise = sync.OnceValue(func() []byte { return noise(5 << 20) })
 
 func newMixture(r *rand.Rand) (m mixture) {
 	limit := []int{100, 10_000, 300_000, 1_000_000, 1_000_000}[r.IntN(5)]
-	for range r.IntN(1 + min(30_000_000/limit, 300)) {
+	for range r.IntN(1 + min(10_000_000/limit, 300)) {
 		m.sizes = append(m.sizes, r.IntN(limit))
 	}
 	if len(m.sizes) > 0 && r.IntN(4) > 0 { // the window grows

@@ -123,6 +123,9 @@ type Options struct {
 
 	NoSpin bool   // goroutines that wait for the peer park without spinning first
 	First  []byte // what has already been read from conn
+
+	// Greeted says that the line and HELLO of this side, which Greeting returns, were sent before.
+	Greeted bool
 }
 
 func (o Options) withDefaults() Options {
@@ -211,14 +214,15 @@ func New(conn Conn, o Options) *Session {
 	return s
 }
 
-// greeting returns the first line and the HELLO of this side.
-func (s *Session) greeting(acceptor link.Acceptor) []byte {
-	o := &s.opts
-	hello := wire.Hello{Version: wire.Version, Stream: int64(waits.Granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
+// Greeting returns the first line and the HELLO of a side with these options. takesCalls says that
+// it has an acceptor. features is the rest of HELLO's features, and near is its field of that name.
+func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte {
+	o = o.withDefaults()
+	hello := wire.Hello{Version: wire.Version, Stream: int64(waits.Granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes, Features: features, Near: near}
 	if !o.Client {
 		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
 	}
-	if acceptor == nil {
+	if !takesCalls {
 		hello.Features |= wire.FeatureNoCalls
 	}
 	return wire.AppendHello([]byte(wire.Magic), &hello)
@@ -230,7 +234,9 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
 	s.started = true
-	s.writing.control = append(s.greeting(acceptor), s.writing.control...)
+	if !s.opts.Greeted {
+		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
+	}
 	s.roles.Reader = waits.Resident
 	s.wakeWriter() // to send HELLO
 	s.startKeepalive()

@@ -6,12 +6,14 @@ import (
 	"context"
 	"math"
 	"net"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
@@ -100,13 +102,32 @@ type Dial struct {
 	Dialer        link.Dialer                                     // replaces the target's unless nil
 	Server        *call.Server                                    // serves the peer's calls; may be nil
 	Accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
+	Near          bool                                            // connections over TCP to this host find a nearer path
 	Fallback      bool                                            // to grpc-go, if an ordinary gRPC server answers
 	Persistent    bool                                            // the connection is kept without calls
+	Resolvers     []resolver.Builder                              // for targets that are not nearcall's own
+	Channel       []grpc.DialOption                               // of grpc-go, for such targets
+	NoProxy       bool                                            // the environment's proxies are not used for such targets
 	ToGRPC        []grpc.DialOption                               // for targets that go to grpc-go
+	OnlyGRPC      bool                                            // targets that are not nearcall's own go to grpc-go
 	Err           error                                           // of an option; ignored for targets that go to grpc-go
 
 	UnaryFirst  grpc.UnaryClientInterceptor // the outermost interceptors; nil for none
 	StreamFirst grpc.StreamClientInterceptor
+}
+
+// ParseService parses a service config, in JSON.
+func (o *Dial) ParseService(json string) (*call.ServiceConfig, error) {
+	s, err := call.ParseServiceConfig(json, o.MaxAttempts)
+	if err == nil && o.NoRetry {
+		s.DisableRetry()
+	}
+	return s, err
+}
+
+// Proxied reports whether the environment may name a proxy for connections of grpc-go.
+func (o *Dial) Proxied() bool {
+	return !o.NoProxy && (os.Getenv("HTTPS_PROXY") != "" || os.Getenv("https_proxy") != "")
 }
 
 // A DialOption is an option of nearcall.NewClient.
@@ -138,10 +159,7 @@ func NewDial(opts []DialOption) *Dial {
 		}
 	}
 	if o.ServiceConfig != nil {
-		o.Service, o.Err = call.ParseServiceConfig(*o.ServiceConfig, o.MaxAttempts)
-		if o.Err == nil && o.NoRetry {
-			o.Service.DisableRetry()
-		}
+		o.Service, o.Err = o.ParseService(*o.ServiceConfig)
 	}
 	if o.UnaryFirst != nil {
 		o.Unary = append([]grpc.UnaryClientInterceptor{o.UnaryFirst}, o.Unary...)

@@ -14,11 +14,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	_ "google.golang.org/grpc/encoding/gzip" // for calls that are compressed
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/relay"
 	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
@@ -136,7 +139,7 @@ func (p *Proxy) accept(client link.Session) link.Acceptor {
 	if !p.add(client) {
 		return nil
 	}
-	back := &relay{proxy: p, to: client}
+	back := p.relay(client, nil)
 	target, err := p.connect(p.ctx, func(link.Session) link.Acceptor { return back })
 	if err != nil {
 		return &failing{session: client, err: err}
@@ -149,7 +152,7 @@ func (p *Proxy) accept(client link.Session) link.Acceptor {
 		<-client.Ended()
 		spare.retire()
 	})
-	return &relay{proxy: p, to: target, spare: spare.get}
+	return p.relay(target, spare.get)
 }
 
 // A spare session makes those calls of a client that were on their way when the target drained
@@ -221,7 +224,7 @@ func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &relay{proxy: p, to: s, spare: p.shareTarget}, nil
+	return p.relay(s, p.shareTarget), nil
 }
 
 // shareTarget returns the session for the calls of ordinary gRPC clients.
@@ -249,11 +252,18 @@ func (p *Proxy) shareTarget(ctx context.Context) (link.Session, error) {
 	return s, nil
 }
 
+// relay returns an acceptor that passes calls on to a session, and to spare ones.
+func (p *Proxy) relay(to link.Session, spare func(context.Context) (link.Session, error)) link.Acceptor {
+	return &relay.Acceptor{To: to, Spare: spare, Go: p.all.Go}
+}
+
+func unavailable(err error) error { return status.Error(codes.Unavailable, err.Error()) }
+
 // failing is the acceptor of a client whose target cannot be reached. It fails each call and
 // drains the session, so the client connects again for its next call, and the proxy dials the
 // target again.
 type failing struct {
-	relay
+	relay.Acceptor
 	session link.Session
 	err     error
 }
@@ -261,7 +271,7 @@ type failing struct {
 // HandleStream implements [link.Acceptor].
 func (f *failing) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	go func() {
-		_ = s.Send(&link.Frame{End: endOf(unavailable(f.err))})
+		_ = s.Send(&link.Frame{End: relay.EndOf(unavailable(f.err))})
 		f.session.Drain()
 	}()
 	return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
@@ -43,9 +44,9 @@ func dialSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 		return nil, "", err
 	}
 	d := t.socketDialer(o, authority)
-	d.Options.Creds, d.Options.Upgrade = creds, SharedMemory(o.Memory, false)
+	d.Options.Creds, d.Options.Upgrade = offering(creds), SharedMemory(o.Memory, false)
 	if o.Fallback && !o.Socket.RequireUpgrade {
-		return t.withFallback(o, d), authority, nil
+		return t.withFallback(o, d, creds), authority, nil
 	}
 	return d, authority, nil
 }
@@ -59,7 +60,15 @@ func (t *Target) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	if o.Conn != nil {
 		d.Address = t.forDialer()
 	}
+	if o.Near {
+		d.Near = inProcess
+	}
 	return d
+}
+
+// inProcess opens a session within this process in place of a connection over TCP.
+func inProcess(window int, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error) {
+	return inproc.Connect("", inproc.Options{Window: window, Accept: dials, Client: &client, Server: &server}, accepts)
 }
 
 // Dialer returns a dialer for a target, which may go to grpc-go.
@@ -82,8 +91,9 @@ func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	return d, nil
 }
 
-// withFallback returns a dialer that connects through grpc-go if d finds an ordinary gRPC server.
-func (t *Target) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
+// withFallback returns a dialer that connects through grpc-go, with creds, if d finds an ordinary gRPC
+// server.
+func (t *Target) withFallback(o *options.Dial, d sock.Dialer, creds credentials.TransportCredentials) link.Dialer {
 	target := strings.TrimPrefix(t.forGRPC(), "grpc:")
 	if t.network == "tcp" {
 		target = "passthrough:///" + t.address
@@ -92,7 +102,7 @@ func (t *Target) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
 		First:  d,
 		IsGRPC: func(err error) bool { return errors.Is(err, mux.ErrGRPCServer) },
 		Target: target, Authority: d.Authority,
-		Creds: d.Options.Creds, Auth: d.Options.PlainAuth,
+		Creds: creds, Auth: d.Options.PlainAuth,
 		Options: []grpc.DialOption{grpc.WithKeepaliveParams(o.Socket.Keepalive)},
 	}
 	if o.UserAgent != "" {

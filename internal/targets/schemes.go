@@ -132,7 +132,7 @@ func Parse(target string) (*Target, error) {
 	t := &Target{Scheme: schemeGRPC, text: target, Rest: target}
 	if name, rest, found := strings.Cut(target, ":"); found {
 		if s := schemeOf(name); s != nil {
-			t.Scheme, t.Rest = s, rest
+			t.Scheme, t.Rest, t.Insists = s, rest, s == schemeGRPC
 			return t, s.parse(t)
 		}
 	}

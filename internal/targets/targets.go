@@ -19,9 +19,10 @@ import (
 
 // A Target is a target and its parts.
 type Target struct {
-	Scheme *scheme
-	text   string // the whole target, as the user passed it
-	Rest   string // the part after the scheme and its colon; what grpc-go takes, if IsGRPC
+	Scheme  *scheme
+	text    string // the whole target, as the user passed it
+	Insists bool   // it names grpc-go
+	Rest    string // the part after the scheme and its colon; what grpc-go takes, if IsGRPC
 
 	// For socket targets: the arguments for net.Dial and net.Listen.
 	network, address string
@@ -152,7 +153,7 @@ func (t *Target) fixed() string {
 }
 
 // name returns the authority of targets that name their server.
-func (t *Target) name() string { return escape(t.Rest) }
+func (t *Target) name() string { return Escape(t.Rest) }
 
 // localhost returns the authority of targets that name a unix socket, as in grpc-go.
 func localhost(*Target) string { return "localhost" }
@@ -168,9 +169,9 @@ func (t *Target) forGRPC() string {
 	return "grpc:unix:" + t.address
 }
 
-// escape percent-encodes the bytes of s that an authority must not contain, as grpc-go
+// Escape percent-encodes the bytes of s that an authority must not contain, as grpc-go
 // does.
-func escape(s string) string {
+func Escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
 		c := s[i]

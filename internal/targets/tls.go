@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // NewTLS implements nearcall.NewTLS.
@@ -19,7 +20,7 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 		c = new(tls.Config)
 	}
 	c = c.Clone()
-	server := withHTTP(c)
+	server := agreeing(c)
 	server.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if conn, ok := hello.Conn.(interface{ Offered(protocols []string) }); ok {
 			conn.Offered(hello.SupportedProtos)
@@ -29,19 +30,22 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 		}
 		config, err := c.GetConfigForClient(hello)
 		if config != nil {
-			config = withHTTP(config)
+			config = agreeing(config)
 		}
 		return config, err
 	}
 	return &tlsCredentials{credentials.NewTLS(c), server, c}
 }
 
-// withHTTP returns a copy of a server's c that agrees on HTTP/2 and on HTTP/1.1, unless c names
-// protocols.
-func withHTTP(c *tls.Config) *tls.Config {
+// agreeing returns a copy of a server's c that agrees on nearcall's protocol, on HTTP/2 and on
+// HTTP/1.1, unless c names protocols.
+func agreeing(c *tls.Config) *tls.Config { return withProtocols(c, wire.ALPN, "h2", "http/1.1") }
+
+// withProtocols returns a copy of c with these protocols, unless c names others.
+func withProtocols(c *tls.Config, protocols ...string) *tls.Config {
 	c = c.Clone()
 	if len(c.NextProtos) == 0 {
-		c.NextProtos = []string{"h2", "http/1.1"}
+		c.NextProtos = protocols
 	}
 	return c
 }
@@ -55,6 +59,22 @@ type tlsCredentials struct {
 // Server returns credentials that do what ServerHandshake does with the connection if the handshake
 // fails.
 func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.TransportCredentials }
+
+// OfferNearcall returns credentials whose clients offer nearcall's protocol before HTTP/2, unless the
+// configuration names protocols. A server that does not know it agrees on HTTP/2, as without.
+func (c *tlsCredentials) OfferNearcall() credentials.TransportCredentials {
+	return &tlsCredentials{credentials.NewTLS(withProtocols(c.config, wire.ALPN, "h2")), c.server, c.config}
+}
+
+// offering returns creds whose clients offer nearcall's protocol, if creds can do that.
+func offering(creds credentials.TransportCredentials) credentials.TransportCredentials {
+	if c, ok := creds.(interface {
+		OfferNearcall() credentials.TransportCredentials
+	}); ok {
+		return c.OfferNearcall()
+	}
+	return creds
+}
 
 // ServerHandshake implements [credentials.TransportCredentials]. Unlike grpc-go's it takes clients
 // that offer no protocol by ALPN if it agrees on HTTP/1.1: many that speak only that offer none,

@@ -21,6 +21,7 @@ func SharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	return &sock.Upgrade{
 		Line:    shm.Line,
 		Network: "shm",
+		Trusts:  shm.SameUser,
 		Offer: func(conn *net.UnixConn) (mux.Conn, []byte, error) {
 			c, rest, err := shm.Offer(conn, memory)
 			if err != nil {

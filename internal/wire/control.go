@@ -26,6 +26,7 @@ type Hello struct {
 	Block      int    // the largest block that is accepted, as HeadSize counts
 	Ping       uint64 // minimum time between PINGs while a call is open, in milliseconds
 	IdlePing   uint64 // the same while no call is open
+	Near       string `json:",omitempty"` // a server's offer of a nearer path; only with FeatureNear
 }
 
 // AppendHello appends a HELLO.
@@ -34,6 +35,9 @@ func AppendHello(b []byte, h *Hello) []byte {
 	b = beginFrame(b, KindHello, 0)
 	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block), h.Ping, h.IdlePing} {
 		b = appendUint(b, v)
+	}
+	if h.Features&FeatureNear != 0 {
+		b = append(appendUint(b, uint64(len(h.Near))), h.Near...)
 	}
 	return finishFrame(b, start)
 }
@@ -46,6 +50,9 @@ func ParseHello(body []byte) (h Hello, err error) {
 	h.Calls = r.uint()
 	block := r.uint()
 	h.Ping, h.IdlePing = r.uint(), r.uint()
+	if h.Features&FeatureNear != 0 {
+		h.Near = r.string()
+	}
 	switch { // further fields belong to later versions
 	case r.err != nil:
 	case h.Version == 0:
@@ -146,6 +153,12 @@ func ParseReturn(body []byte) (place int, err error) {
 	r := reader{rest: body}
 	place = clamp(r.uint())
 	return place, r.end()
+}
+
+// AppendStay appends a STAY.
+func AppendStay(b []byte) []byte {
+	start := len(b)
+	return finishFrame(beginFrame(b, KindStay, 0), start)
 }
 
 // AppendPing appends a PING or a PONG.

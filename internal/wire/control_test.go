@@ -25,6 +25,14 @@ func TestControlFramesArrive(t *testing.T) {
 	if got, err := ParseHello(append(f.Body, "of a later version"...)); f.Kind != KindHello || got != h || err != nil {
 		t.Errorf("HELLO: %+v, %v", got, err)
 	}
+	h.Features, h.Near = FeatureNear, "an offer"
+	f = one(t, AppendHello(nil, &h))
+	if got, err := ParseHello(append(f.Body, "of a later version"...)); got != h || err != nil {
+		t.Errorf("HELLO with an offer: %+v, %v", got, err)
+	}
+	if f = one(t, AppendStay(nil)); f.Kind != KindStay || !f.Kind.Ignorable() || f.Stream != 0 || len(f.Body) > 0 {
+		t.Errorf("STAY: %+v", f)
+	}
 	f = one(t, AppendReset(nil, 7, ResetExhausted, "why"))
 	if code, text, err := ParseReset(f.Body); f.Kind != KindReset || f.Stream != 7 || code != ResetExhausted || text != "why" || err != nil {
 		t.Errorf("RESET: %d, %q, %v", code, text, err)
@@ -72,6 +80,7 @@ func TestAMalformedControlFrameIsAProtocolError(t *testing.T) {
 		"HELLO, small window":      second(ParseHello(hello(func(h *Hello) { h.Stream-- }))),
 		"HELLO, small connection":  second(ParseHello(hello(func(h *Hello) { h.Connection-- }))),
 		"HELLO, small blocks":      second(ParseHello(hello(func(h *Hello) { h.Block-- }))),
+		"HELLO, offer cut short":   second(ParseHello(hello(func(h *Hello) { h.Features, h.Near = FeatureNear, "offer" })[:len(hello(func(*Hello) {}))+2])),
 		"HELLO cut short":          second(ParseHello([]byte{1, 0})),
 		"RESET without a code":     third(ParseReset(nil)),
 		"BYE without a code":       third(ParseBye(nil)),

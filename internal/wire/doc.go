@@ -15,6 +15,19 @@ import (
 // Magic is the line that each side of a connection begins with.
 const Magic = "nearcall/1\n"
 
+// ALPN is the name of the protocol in the handshake of TLS.
+const ALPN = "nearcall/1"
+
+// A client that does not know whether its server speaks the protocol begins with the question. A
+// server of HTTP/2 ignores its setting, and a server of nearcall answers with the line Answer. The
+// connection then goes on as if nothing had been sent.
+const (
+	Preface  = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // of HTTP/2
+	Setting  = "\x6e\x63\x00\x00\x00\x01"         // 0x6e63 is 1
+	Question = Preface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00" + Setting
+	Answer   = "nearcall\n"
+)
+
 // Version is the highest version of the protocol that this package speaks.
 const Version = 1
 
@@ -44,8 +57,11 @@ const (
 // the wire.
 const stringCost = 32
 
-// FeatureNoCalls is set in HELLO by a side that accepts no calls.
-const FeatureNoCalls = 1 << 0
+// The features of HELLO.
+const (
+	FeatureNoCalls = 1 << 0 // the side accepts no calls
+	FeatureNear    = 1 << 1 // a client takes an offer of a nearer path, a server makes one
+)
 
 // MessageCost is the credit that a message takes in addition to its length, in bytes.
 const MessageCost = 5

@@ -16,6 +16,7 @@ const (
 	KindDrain  Kind = 0x07
 	KindBye    Kind = 0x08
 	KindReturn Kind = 0x09
+	KindStay   Kind = 0x40 // an extension, which this package ignores like any other
 	KindStream Kind = 0x80
 )
 

@@ -34,6 +34,7 @@ func FuzzFrames(f *testing.F) {
 	b = AppendReset(AppendCredit(AppendHello(nil, &Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Block: MinBlock}), 0, 5), 1, ResetDeadline, "late")
 	b = AppendBye(AppendDrain(AppendPing(b, KindPing, [8]byte{1}), 3), ByeDone, "done")
 	f.Add(b, false)
+	f.Add(AppendStay(AppendHello(nil, &Hello{Version: 1, Features: FeatureNear, Stream: MinWindow, Connection: MinWindow, Block: MinBlock, Near: "an offer"})), false)
 	f.Fuzz(func(t *testing.T, b []byte, fromCaller bool) {
 		d := Decoder{Places: true}
 		parts := make(map[uint64][]byte)

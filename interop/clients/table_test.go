@@ -348,6 +348,8 @@ func agrees(c *cell) bool {
 		return c.ALPN == ""
 	case c.Version == one:
 		return c.ALPN == "http/1.1" || c.ALPN == ""
+	case c.Version == own && c.ALPN == "nearcall/1": // both sides know it
+		return true
 	}
 	return c.ALPN == "h2"
 }

@@ -95,13 +95,22 @@ func grpcClient(target string, o Options) (Client, error) {
 }
 
 func nearcallClient(target string, o Options) (Client, error) {
-	opts := []nearcall.DialOption{nearcall.WithGRPCDialOptions(missing(o)...), nearcall.WithTransportCredentials(o.Creds),
+	opts := []nearcall.DialOption{nearcall.WithResolvers(o.Resolvers...), nearcall.WithTransportCredentials(o.Creds),
 		nearcall.WithConnectParams(o.connectParams()), nearcall.WithIdleTimeout(o.IdleTimeout)}
 	if o.ServiceConfig != "" {
 		opts = append(opts, nearcall.WithDefaultServiceConfig(o.ServiceConfig))
 	}
 	if o.DisableRetry {
 		opts = append(opts, nearcall.WithDisableRetry())
+	}
+	if o.DisableServiceConfig {
+		opts = append(opts, nearcall.WithDisableServiceConfig())
+	}
+	if o.DisableHealthCheck {
+		opts = append(opts, nearcall.WithDisableHealthCheck())
+	}
+	if o.NoProxy {
+		opts = append(opts, nearcall.WithNoProxy())
 	}
 	if o.Authority != "" {
 		opts = append(opts, nearcall.WithAuthority(o.Authority))

@@ -59,20 +59,45 @@ status reset_status(std::uint64_t c, std::string_view text) {
 
 }  // namespace
 
-void session::parse() {
-  if (!line_seen_) {
-    std::string_view begun = input_.view().substr(0, line.size());
-    if (line.substr(0, begun.size()) != begun) {
-      std::string text = "the other side does not speak nearcall: it sent ";
-      for (char c : begun) text += c >= ' ' && c < 0x7f ? c : '.';
-      why_ = text;
-      end_all(text, true);
-      return close_transport();
-    }
-    if (begun.size() < line.size()) return;
-    line_seen_ = true;
-    input_.take(line.size());
+/// Reads how the other side begins; false if more must come, or it does not speak nearcall.
+bool session::begin() {
+  if (over_) {
+    input_.take(input_.size());
+    return false;
   }
+  std::size_t due;
+  if (options_.may_be_asked && !asked_ && !transport_->agreed()) {
+    asks a = read_question(input_.view(), due);
+    if (a == asks::maybe) return false;
+    if (a == asks::yes) {
+      asked_ = true;
+      output_.frames().insert(0, answer);  // nothing has been written yet
+      touch();
+      input_.take(due);
+    }
+  }
+  std::string_view begun = input_.view().substr(0, line.size());
+  if (line.substr(0, begun.size()) != begun) {
+    std::string text = "the other side does not speak nearcall: it sent ";
+    for (char c : begun) text += c >= ' ' && c < 0x7f ? c : '.';
+    why_ = text;
+    if (options_.server) {
+      refuse(text, BYE_PROTOCOL);
+    } else {
+      end_all(text, true);
+      close_transport();
+    }
+    return false;
+  }
+  if (begun.size() < line.size()) return false;
+  line_seen_ = true;
+  input_.take(line.size());
+  touch();
+  return true;
+}
+
+void session::parse() {
+  if (!line_seen_ && !begin()) return;
   while (!over_ && input_.size() >= 2) {
     std::string_view v = input_.view();
     std::size_t n = std::uint8_t(v[0]) | std::size_t(std::uint8_t(v[1])) << 8;

@@ -45,12 +45,8 @@ struct session::keeper {
   explicit keeper(session& s) : await(s), keepalive(s) {}
 };
 
-session::session(detail::loop& l, std::unique_ptr<transport> t, session_owner& owner, const session_options& o, std::string_view arrived)
+session::session(detail::loop& l, std::unique_ptr<transport> t, session_owner& owner, const session_options& o)
     : loop_(l), transport_(std::move(t)), owner_(&owner), options_(o), decoder_(o.block), next_(o.server ? 2 : 1), keeper_(new keeper(*this)) {
-  if (!arrived.empty()) {
-    std::copy(arrived.begin(), arrived.end(), input_.room(arrived.size()));
-    input_.put(arrived.size());
-  }
   receive_credit_ = std::int64_t(o.connection_window);
   std::string& out = output_.frames();
   out += line;
@@ -91,6 +87,13 @@ void session::on_readable() {
 
 void session::on_writable() { touch(); }
 
+void session::hear(std::string_view arrived) {
+  if (arrived.empty()) return;
+  std::copy(arrived.begin(), arrived.end(), input_.room(arrived.size()));
+  input_.put(arrived.size());
+  parse();
+}
+
 bool session::look() {
   if (closed_) return false;
   std::size_t n = transport_->read(input_);
@@ -122,7 +125,7 @@ void session::write_out() {
 }
 
 void session::flush() {
-  if (closed_) return;
+  if (closed_ || waits()) return;
   if (!over_ && !byes_) owner_->on_vacancy(*this);
   leave_if_idle();
   write_out();
@@ -320,9 +323,9 @@ void session::close(bye_code code, const std::string& why, nearcall::code for_ou
   end_all(why, false, for_ours);
 }
 
-void session::refuse(const std::string& why) {
+void session::refuse(const std::string& why, bye_code code) {
   drained_ = true;  // no DRAIN precedes this BYE
-  send_bye(BYE_CLOSED, why);
+  send_bye(code, why);
   end_all(why, false);
 }
 

@@ -23,6 +23,7 @@ using namespace std::chrono_literals;
 
 struct session_options {
   bool server = false;
+  bool may_be_asked = false;  // a server: the client may begin with the question, and nothing is written before its first bytes
   bool takes_calls = false;
   std::uint64_t stream_window = 256 << 10;
   std::uint64_t connection_window = 4 << 20;
@@ -92,7 +93,7 @@ class session_owner {
 
 class session final : public discardable, loop_member, transport_events {
  public:
-  session(detail::loop& l, std::unique_ptr<transport> t, session_owner& owner, const session_options& o, std::string_view arrived = {});
+  session(detail::loop& l, std::unique_ptr<transport> t, session_owner& owner, const session_options& o);
   ~session() override;
 
   // ---- for callers
@@ -121,11 +122,13 @@ class session final : public discardable, loop_member, transport_events {
   void consumed(call& c, std::size_t n);
 
   // ---- the connection
+  /// Bytes that were read from the transport before it was the session's.
+  void hear(std::string_view arrived);
   void drain();
   /// Says BYE and ends the calls that are open.
   void close(wire::bye_code code, const std::string& why, nearcall::code for_ours = nearcall::code::unavailable);
   /// Says BYE right after HELLO: the other side has to call elsewhere.
-  void refuse(const std::string& why);
+  void refuse(const std::string& why, wire::bye_code code = wire::BYE_CLOSED);
   /// Leaves a session that was closed to its loop, until its last bytes are written.
   static void abandon(std::unique_ptr<session> s);
   /// The other side said BYE right after its HELLO: it has seen no call.
@@ -179,6 +182,9 @@ class session final : public discardable, loop_member, transport_events {
 
   // receive.cpp: frames that arrive
   void parse();
+  bool begin();
+  /// Whether the client has not said yet what it speaks.
+  bool waits() const { return options_.may_be_asked && !line_seen_ && !asked_ && !byes_; }
   void frame(std::string_view body);
   void on_stream(unsigned flags, std::uint64_t number, wire::reader r);
   void on_head(std::uint64_t number, wire::reader& r, bool pieces);
@@ -240,7 +246,7 @@ class session final : public discardable, loop_member, transport_events {
   const char* broken_ = nullptr;
   std::string why_;
   bool spoke_ = false;             // a frame of a call has left since the last PING
-  bool line_seen_ = false, hello_seen_ = false, frame_seen_ = false;
+  bool asked_ = false, line_seen_ = false, hello_seen_ = false, frame_seen_ = false;
   bool draining_ = false, drained_by_peer_ = false;    // by the other side: announced, and its last DRAIN
   bool announced_ = false, drained_ = false;           // by this side
   bool byes_ = false, over_ = false, closed_ = false, wants_writable_ = false, shut_ = false, refused_ = false;

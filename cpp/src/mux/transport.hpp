@@ -78,6 +78,8 @@ class transport {
 
   /// Bytes can be exchanged: a handshake is over.
   virtual bool established() const { return true; }
+  /// The handshake has agreed on nearcall's protocol.
+  virtual bool agreed() const { return false; }
   bool ended() const { return ended_; }
   /// Why it ended; empty if the other side closed it.
   const std::string& why() const { return why_; }

@@ -17,6 +17,7 @@
 
 namespace nearcall::detail {
 namespace {
+using wire::asks;
 constexpr auto begin_timeout = std::chrono::seconds(20);
 }
 
@@ -51,7 +52,15 @@ void greeting::on_io(bool, bool) {
     std::size_t due = answered_ ? 1 : wire::line.size();
     shm::offer o;
     shm::progress p = shm::progress::more;
-    if (!answered_ && !received_.empty()) {
+    asks a = asks::no;
+    if (!answered_ && !asked_ && !received_.empty()) a = wire::read_question(received_, due);
+    if (a == asks::yes) {
+      asked_ = true;
+      received_.clear();
+      (void)!::send(socket_.get(), wire::answer.data(), wire::answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      continue;
+    }
+    if (a == asks::no && !answered_ && !received_.empty()) {
       if (received_.size() >= wire::line.size() || wire::shm_line.substr(0, received_.size()) != received_) p = shm::read_offer(received_, due, o);
       if (p == shm::progress::other) return finish_as_socket();
       if (p == shm::progress::complete) {

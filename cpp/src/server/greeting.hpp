@@ -15,7 +15,7 @@ namespace shm {
 class budget;
 }
 
-/// Reads how a client begins, answers an offer, and waits for the verdict. A client that is late is disconnected.
+/// Reads how a client begins, answers its question and its offer, and waits for the verdict. A client that is late is disconnected.
 class greeting final : public discardable, io_handler, timer {
  public:
   /// `done` gets the transport and what of an ordinary beginning has arrived; or null: the client has left. It is called once.
@@ -24,6 +24,8 @@ class greeting final : public discardable, io_handler, timer {
   greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d);
   ~greeting() override;
   clock::time_point begun() const { return begun_; }
+  /// The client has asked which protocol the server speaks.
+  bool asked() const { return asked_; }
 
  private:
   void on_io(bool readable, bool writable) override;
@@ -36,7 +38,7 @@ class greeting final : public discardable, io_handler, timer {
   loop& loop_;
   descriptor socket_;
   std::shared_ptr<shm::budget> bound_;
-  bool watched_ = true, answered_ = false;
+  bool watched_ = true, asked_ = false, answered_ = false;
   done done_;
   clock::time_point begun_ = clock::now();
   std::string received_;

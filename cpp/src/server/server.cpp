@@ -19,7 +19,7 @@ class home;
 
 /// A connection of a server.
 struct connection final : session_owner, discardable {
-  connection(home& h, std::unique_ptr<transport> t, const session_options& o, std::string_view arrived);
+  connection(home& h, std::unique_ptr<transport> t, const session_options& o);
   /// A session that is still open tells `serving` that it ends.
   ~connection() override { session.reset(); }
 
@@ -40,9 +40,10 @@ class home {
  public:
   home(detail::loop& l, std::shared_ptr<const services> s, const server_options& o) : loop(l), table(std::move(s)), options(o) {}
 
-  void take(std::unique_ptr<transport> t, std::string_view arrived, bool only_memory) {
+  void take(std::unique_ptr<transport> t, std::string_view arrived, bool only_memory, bool may_be_asked) {
     session_options o;
     o.server = true;
+    o.may_be_asked = may_be_asked && !t->looked_at();
     o.takes_calls = true;
     o.calls = options.max_calls;
     o.max_receive = options.max_receive;
@@ -51,11 +52,12 @@ class home {
     o.keepalive_without_calls = true;
     o.min_ping = o.min_idle_ping = options.min_ping;
     bool refused = only_memory && !t->looked_at();
-    connections_.push_back(std::make_unique<connection>(*this, std::move(t), o, arrived));
+    connections_.push_back(std::make_unique<connection>(*this, std::move(t), o));
     connection& c = *connections_.back();
     c.index = connections_.size() - 1;
-    if (refused) c.session->refuse("this server takes calls over shared memory only");
-    else if (draining_) c.session->drain();
+    if (refused) return c.session->refuse("this server takes calls over shared memory only");
+    if (draining_) c.session->drain();
+    c.session->hear(arrived);
   }
   void remove(connection& c) {
     std::size_t i = c.index;
@@ -92,8 +94,8 @@ class home {
   bool draining_ = false;
 };
 
-connection::connection(detail::home& h, std::unique_ptr<transport> t, const session_options& o, std::string_view arrived)
-    : owner(h), session(new detail::session(h.loop, std::move(t), *this, o, arrived)), serving(std::make_shared<detail::serving>(*session, h.table, o.calls, h.loop)) {}
+connection::connection(detail::home& h, std::unique_ptr<transport> t, const session_options& o)
+    : owner(h), session(new detail::session(h.loop, std::move(t), *this, o)), serving(std::make_shared<detail::serving>(*session, h.table, o.calls, h.loop)) {}
 
 void connection::on_closed(detail::session&) {
   owner.loop.discard(std::move(session));
@@ -150,12 +152,12 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   };
 
   void greet(listener& l, descriptor s) {
-    if (l.credentials) return give(l.credentials->secure(std::move(s), ""), {}, false);
-    if (!l.at.local()) return give(socket_transport(std::move(s), "tcp"), {}, false);
+    if (l.credentials) return give(l.credentials->secure(std::move(s), ""), {}, false, true);
+    if (!l.at.local()) return give(socket_transport(std::move(s), "tcp"), {}, false, true);
     bool only_memory = l.at.kind == target::scheme::shm;
     if (greetings.size() >= most_greetings && !drop_a_greeting()) return;
     greetings.push_back(std::make_unique<greeting>(loop, std::move(s), memory_bound, [this, only_memory](greeting& g, std::unique_ptr<transport> t, std::string arrived) {
-      if (t) give(std::move(t), std::move(arrived), only_memory);
+      if (t) give(std::move(t), std::move(arrived), only_memory, !g.asked());
       for (auto& other : greetings)
         if (other.get() == &g) {
           loop.discard(std::move(other));
@@ -177,13 +179,13 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   }
 
   /// To the driver with the fewest connections.
-  void give(std::unique_ptr<transport> t, std::string arrived, bool only_memory) {
+  void give(std::unique_ptr<transport> t, std::string arrived, bool only_memory, bool may_be_asked) {
     if (!t) return;
     auto to = *std::min_element(homes.begin(), homes.end(), [](auto& a, auto& b) { return a->count.load() < b->count.load(); });
     to->count++;
-    if (&to->loop == &loop) return to->take(std::move(t), std::move(arrived), only_memory);
+    if (&to->loop == &loop) return to->take(std::move(t), std::move(arrived), only_memory, may_be_asked);
     auto shared = std::make_shared<std::unique_ptr<transport>>(std::move(t));  // std::function copies
-    to->loop.handle()->post([to, shared, arrived = std::move(arrived), only_memory] { to->take(std::move(*shared), arrived, only_memory); });
+    to->loop.handle()->post([to, shared, arrived = std::move(arrived), only_memory, may_be_asked] { to->take(std::move(*shared), arrived, only_memory, may_be_asked); });
   }
 
   std::size_t connections() const {

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -19,7 +20,8 @@ namespace nearcall {
 namespace detail {
 namespace {
 
-constexpr unsigned char h2[] = {2, 'h', '2'};  // gRPC's protocol for ALPN (docs/protocol.md, TLS)
+// Names for ALPN (docs/protocol.md, TLS): gRPC's, and before it nearcall's.
+constexpr unsigned char h2[] = {2, 'h', '2'}, both[] = {10, 'n', 'e', 'a', 'r', 'c', 'a', 'l', 'l', '/', '1', 2, 'h', '2'};
 constexpr std::size_t step = 16 << 10;         // a record
 
 template <class T, void (*Free)(T*)>
@@ -100,6 +102,12 @@ class tls_transport final : public transport, io_handler {
     update();
   }
   bool established() const override { return established_; }
+  bool agreed() const override {
+    const unsigned char* name;
+    unsigned n;
+    SSL_get0_alpn_selected(ssl_.get(), &name, &n);
+    return n == both[0] && std::memcmp(name, both + 1, n) == 0;
+  }
 
   std::size_t read(input& to) override {
     std::size_t all = 0;
@@ -217,7 +225,7 @@ class tls final : public security {
       SSL_CTX_set_session_id_context(c, h2, sizeof h2);
       SSL_CTX_set_alpn_select_cb(c, [](SSL*, const unsigned char** out, unsigned char* n, const unsigned char* offered, unsigned length, void*) {
         unsigned char* chosen;
-        if (SSL_select_next_proto(&chosen, n, h2, sizeof h2, offered, length) != OPENSSL_NPN_NEGOTIATED) return SSL_TLSEXT_ERR_ALERT_FATAL;
+        if (SSL_select_next_proto(&chosen, n, both, sizeof both, offered, length) != OPENSSL_NPN_NEGOTIATED) return SSL_TLSEXT_ERR_ALERT_FATAL;
         *out = chosen;
         return SSL_TLSEXT_ERR_OK;
       }, nullptr);

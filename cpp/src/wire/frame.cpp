@@ -42,6 +42,26 @@ std::uint8_t reader::byte() {
   return std::uint8_t(*at_++);
 }
 
+asks read_question(std::string_view begins, std::size_t& due) {
+  constexpr std::string_view preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", setting("\x6e\x63\x00\x00\x00\x01", 6);
+  constexpr std::size_t head = 9, most = 16 << 10;  // of a frame before a server allows more
+  if (preface.substr(0, begins.size()) != begins.substr(0, preface.size())) return asks::no;
+  due = preface.size() + head;
+  std::string_view f = begins.substr(std::min(begins.size(), preface.size()));
+  auto byte = [&](std::size_t i) { return i < f.size() ? std::uint8_t(f[i]) : 0u; };
+  std::size_t n = byte(0) << 16 | byte(1) << 8 | byte(2);
+  bool settings = f.size() <= 3 || byte(3) == 4, acknowledges = byte(4) & 1, of_stream = (byte(5) & 0x7f) | byte(6) | byte(7) | byte(8);
+  if (!settings || acknowledges || of_stream || n > most || (f.size() >= 3 && n % setting.size())) return asks::no;
+  if (f.size() < head) return asks::maybe;
+  due += n;
+  if (f.size() < head + n) return asks::maybe;
+  // As of any setting, the last value counts.
+  bool yes = false;
+  for (std::string_view all = f.substr(head, n); !all.empty(); all.remove_prefix(setting.size()))
+    if (all.substr(0, 2) == setting.substr(0, 2)) yes = all.substr(0, setting.size()) == setting;
+  return yes ? asks::yes : asks::no;
+}
+
 void put_number(std::string& to, std::uint64_t v) {
   if (v < 0x80) {
     to.push_back(char(v));

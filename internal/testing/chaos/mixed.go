@@ -111,7 +111,7 @@ func newMixture(seed uint64, moved *atomic.Int64) *mixture {
 	m := &mixture{seed: seed, kind: r.IntN(mixedKinds), slow: [2]bool{r.IntN(2) == 0, r.IntN(2) == 0}, moved: moved}
 	for _, sizes := range []*[]int{&m.up, &m.down} {
 		limit := []int{100, 10_000, 100_000, 1_000_000, 1_000_000}[r.IntN(5)]
-		for left := min(100*limit, 60_000_000); left > 0; left -= limit / 2 {
+		for left := min(100*limit, 20_000_000); left > 0; left -= limit / 2 {
 			*sizes = append(*sizes, r.IntN(limit))
 		}
 		if r.IntN(3) > 0 { // the window grows

@@ -39,9 +39,12 @@ var Imports = []Rule{
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
-	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*"}, Not: []string{"internal/transport/http1"}},
+	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
+	// It lets grpc-go resolve and balance.
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
-	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/targets", "internal/transport/grpcgo"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
+	{Pkg: "internal/relay", May: []string{"internal/link"}},
 	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
@@ -75,6 +78,7 @@ var Imports = []Rule{
 	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
+	{Pkg: "internal/testing/asking", May: []string{"internal/transport/sock"}},
 	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
 	{Pkg: "test"},

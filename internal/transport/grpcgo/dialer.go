@@ -75,7 +75,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 			return nil, fmt.Errorf("%s: %w", d.Target, err)
 		}
 	}
-	return newSession(conn, d.Authority, record.shared.peer()), nil
+	return sessionOf(conn, d.Authority, record.shared.peer()), nil
 }
 
 // A recorder is the credentials of a connection, and records the result of the handshake.

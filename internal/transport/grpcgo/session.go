@@ -11,53 +11,134 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A session is a connection of grpc-go. It takes new streams while the connection is ready; open
-// streams may last longer.
-type session struct {
-	conn      *grpc.ClientConn
+// A Session is a [link.Session] whose calls grpc-go makes. It takes new streams until it is
+// retired; open streams may last longer.
+type Session struct {
+	conn      grpc.ClientConnInterface
+	name      string // for errors
 	authority string
 	peer      link.Peer
-	leave     context.CancelFunc // ends watch
-	done      chan struct{}      // closed when no more calls are made
-	ended     chan struct{}      // closed after done, when all calls have ended
+	end       func()        // called when ended is closed
+	done      chan struct{} // closed when no more calls are made
+	ended     chan struct{} // closed after done, when all calls have ended
 
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
 	over    bool  // ended is closed
 	live    map[*stream]struct{}
+	unary   int // how many calls of Invoke run
 }
 
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
-func newSession(conn *grpc.ClientConn, authority string, peer link.Peer) *session {
-	s := &session{
-		conn: conn, authority: authority, peer: peer,
+// An Attempt is an error of a call, or a grpc.ClientStream, that knows what became of the call.
+type Attempt interface {
+	// Unprocessed reports whether the call has failed without a handler that saw it.
+	Unprocessed() bool
+}
+
+// NewSession returns a session whose calls conn makes, to a peer whose connection has the given
+// authority. It makes unary calls as such if peer.OneShot is set; then the errors and the streams of
+// conn are Attempts where they need be. end is called when the session has ended.
+func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
+	return &Session{
+		conn: conn, name: name, authority: authority, peer: peer, end: end,
 		done: make(chan struct{}), ended: make(chan struct{}), live: make(map[*stream]struct{}),
 	}
-	var ctx context.Context
-	ctx, s.leave = context.WithCancel(context.Background())
-	go s.watch(ctx)
+}
+
+// sessionOf returns a session that retires when conn is not ready any more, and closes it at the
+// end.
+func sessionOf(conn *grpc.ClientConn, authority string, peer link.Peer) *Session {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := NewSession(conn, conn.Target(), authority, peer, func() {
+		cancel()
+		_ = conn.Close()
+	})
+	go func() {
+		if conn.WaitForStateChange(ctx, connectivity.Ready) {
+			s.retire(errLeft)
+		}
+	}()
 	return s
 }
 
-// watch retires the session when grpc-go's connection is not ready any more.
-func (s *session) watch(ctx context.Context) {
-	if s.conn.WaitForStateChange(ctx, connectivity.Ready) {
-		s.retire(errLeft)
+// Invoke implements [link.Session].
+func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
+	if !s.peer.OneShot {
+		return link.ErrNoCall
 	}
+	if err := link.ContextErr(ctx); err != nil {
+		return err
+	}
+	m, inBytes := c.Request.(*link.Message)
+	if !inBytes {
+		live := link.Live(c.Request, c.Codec)
+		m = &live
+	}
+	request, err := m.Freeze()
+	if err != nil {
+		return err
+	}
+	defer request.Free()
+	if err := s.beginUnary(); err != nil {
+		return err
+	}
+	defer s.endUnary()
+	var reply mem.BufferSlice
+	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
+	err = wait.Outside(wait.WaiterOf(ctx), func() error {
+		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
+	})
+	delete(c.Header, "content-type")
+	delete(c.Trailer, "content-type")
+	delete(c.Trailer, "grpc-status-details-bin") // the status has them
+	if err == nil {
+		received := link.Encoded(reply)
+		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		c.ReplyError = received.DecodeInto(&to)
+		received.Free()
+		c.Replied, c.ReplySize = true, to.Size
+		return nil
+	}
+	var a Attempt
+	switch {
+	case errors.As(err, &a) && a.Unprocessed():
+		return link.Unprocessed{Err: err}
+	case wait.Err(ctx) != nil:
+		return link.ContextEnd(wait.DoneErr(ctx))
+	}
+	c.Status = status.Convert(err)
+	return nil
 }
 
-// Invoke implements [link.Session]. Unary calls are made as streams.
-func (s *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
+func (s *Session) beginUnary() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return link.Unprocessed{Err: s.refusal}
+	}
+	s.unary++
+	return nil
+}
+
+func (s *Session) endUnary() {
+	s.mu.Lock()
+	s.unary--
+	s.mu.Unlock()
+	s.endIfIdle()
+}
 
 // NewStream implements [link.Session].
-func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
+func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
@@ -98,7 +179,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 var streamDesc = grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerStreams: true}
 
 // optionsOf returns the call options that make a call of grpc-go as o says.
-func (s *session) optionsOf(o *link.CallHeader) []grpc.CallOption {
+func (s *Session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 	limit := o.MaxReply
 	if limit == 0 {
 		limit = math.MaxInt32
@@ -120,7 +201,7 @@ func (s *session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 }
 
 // remove removes a stream that has ended.
-func (s *session) remove(st *stream) {
+func (s *Session) remove(st *stream) {
 	s.mu.Lock()
 	delete(s.live, st)
 	s.mu.Unlock()
@@ -128,15 +209,15 @@ func (s *session) remove(st *stream) {
 }
 
 // Drain implements [link.Session]. It is not used: the peer makes no calls.
-func (s *session) Drain() <-chan struct{} { return s.done }
+func (s *Session) Drain() <-chan struct{} { return s.done }
 
 // Retire implements [link.Session].
-func (s *session) Retire() { s.retire(errors.New("the connection is retired")) }
+func (s *Session) Retire() { s.retire(errors.New("the connection is retired")) }
 
-func (s *session) retire(reason error) {
+func (s *Session) retire(reason error) {
 	s.mu.Lock()
 	if s.refusal == nil {
-		s.refusal = fmt.Errorf("%s: %w", s.conn.Target(), reason)
+		s.refusal = fmt.Errorf("%s: %w", s.name, reason)
 		close(s.done)
 	}
 	s.mu.Unlock()
@@ -144,20 +225,19 @@ func (s *session) retire(reason error) {
 }
 
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
-func (s *session) endIfIdle() {
+func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && !s.over
+	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !s.over
 	s.over = s.over || ends
 	s.mu.Unlock()
 	if ends {
-		s.leave()
-		_ = s.conn.Close()
+		s.end()
 		close(s.ended)
 	}
 }
 
 // Close implements [link.Session].
-func (s *session) Close(reason error) error {
+func (s *Session) Close(reason error) error {
 	s.mu.Lock()
 	var open []*stream
 	for st := range s.live {
@@ -172,13 +252,13 @@ func (s *session) Close(reason error) error {
 }
 
 // Written implements [link.Session]. It is not used, because the peer makes no calls.
-func (s *session) Written() <-chan struct{} { return s.done }
+func (s *Session) Written() <-chan struct{} { return s.done }
 
 // Done implements [link.Session].
-func (s *session) Done() <-chan struct{} { return s.done }
+func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Ended implements [link.Session].
-func (s *session) Ended() <-chan struct{} { return s.ended }
+func (s *Session) Ended() <-chan struct{} { return s.ended }
 
 // Peer implements [link.Session].
-func (s *session) Peer() *link.Peer { return &s.peer }
+func (s *Session) Peer() *link.Peer { return &s.peer }

@@ -17,7 +17,7 @@ import (
 
 // A stream is a call that grpc-go makes.
 type stream struct {
-	session  *session
+	session  *Session
 	inner    grpc.ClientStream
 	ctx      context.Context // of inner
 	cancel   context.CancelCauseFunc
@@ -118,6 +118,9 @@ func (st *stream) receive(f *link.Frame) error {
 // end puts the end of the call, with err as grpc-go reports it, into f. It returns the reason
 // if the call was aborted before it had ended with OK.
 func (st *stream) end(f *link.Frame, err error) error {
+	if a, ok := st.inner.(Attempt); ok && err != io.EOF && a.Unprocessed() {
+		st.Abort(link.Unprocessed{Err: err})
+	}
 	if reason := st.aborted(); reason != nil && err != io.EOF {
 		return reason
 	}

@@ -1,10 +1,12 @@
 package inproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -22,6 +24,7 @@ type session struct {
 	client  end
 	server  end
 	ended   chan struct{} // closed by Close
+	retired atomic.Bool   // the session ends when no call is left
 
 	mu       sync.Mutex
 	isClosed bool
@@ -34,6 +37,7 @@ type direction struct {
 	acceptor link.Acceptor
 	terms    link.Terms
 	window   int           // how far the callee may send ahead of the caller on a stream, in bytes
+	calls    atomic.Int64  // that run
 	done     chan struct{} // closed when no more calls are made
 	isDone   bool          // guarded by the session's mu
 }
@@ -54,11 +58,16 @@ type Options struct {
 	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
 	// too.
 	Accept func(link.Session) link.Acceptor
+
+	// Client and Server, unless nil, are the peers that the client and the server see: those of the
+	// connection that the session replaces.
+	Client, Server *link.Peer
 }
 
 var (
 	errStopped    = errors.New("the server is stopped")
 	errClientLeft = errors.New("the client has closed the connection")
+	errRetired    = errors.New("the connection is retired")
 )
 
 // Connect opens a session with the server behind accept, and returns the client's end.
@@ -66,15 +75,12 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s := &session{ended: make(chan struct{})}
 	s.up = direction{window: o.Window, done: make(chan struct{})}
 	s.down = direction{window: o.Window, done: make(chan struct{})}
-	peer := link.Peer{
-		Addr:      Addr(name),
-		LocalAddr: Addr(name),
-		OneShot:   true,
-		Local:     true,
-		AuthInfo:  link.Private,
+	peer := link.Peer{Addr: Addr(name), LocalAddr: Addr(name), AuthInfo: link.Private}
+	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
+	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}
+	for _, e := range []*end{&s.client, &s.server} {
+		e.peer.OneShot, e.peer.Local = true, true
 	}
-	s.client = end{session: s, out: &s.up, in: &s.down, peer: peer}
-	s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}
 	a := accept(&s.server)
 	if a == nil {
 		return nil, errStopped
@@ -126,6 +132,20 @@ func (s *session) reportEnd(up, down error) {
 	}
 }
 
+// end is called when a call has ended.
+func (d *direction) end(s *session) {
+	if d.calls.Add(-1) == 0 && s.retired.Load() {
+		s.endIfIdle()
+	}
+}
+
+// endIfIdle ends a retired session that has no calls.
+func (s *session) endIfIdle() {
+	if s.up.calls.Load() == 0 && s.down.calls.Load() == 0 {
+		_ = s.client.Close(errRetired)
+	}
+}
+
 // begin waits until a call may begin.
 func (e *end) begin(ctx context.Context) error {
 	if e.out.acceptor == nil {
@@ -142,6 +162,8 @@ func (e *end) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := e.begin(ctx); err != nil {
 		return err
 	}
+	e.out.calls.Add(1)
+	defer e.out.end(e.session)
 	c.Caller = ctx
 	if err := e.out.acceptor.HandleUnary(c, true); err != nil {
 		return err
@@ -156,8 +178,10 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 	}
 	o.Caller = ctx
 	p := newPipe(e.out.terms.Window, e.out.window)
-	p.deadline = o.Deadline
+	p.deadline, p.session, p.direction = o.Deadline, e.session, e.out
+	e.out.calls.Add(1)
 	if err := e.out.acceptor.HandleStream(&p.callee, o); err != nil {
+		e.out.end(e.session)
 		return nil, err
 	}
 	return &p.caller, nil
@@ -174,6 +198,13 @@ func (e *end) Drain() <-chan struct{} {
 
 // Retire implements [link.Session].
 func (e *end) Retire() {
+	e.stop()
+	e.session.retired.Store(true)
+	e.session.endIfIdle()
+}
+
+// stop ends the making of calls.
+func (e *end) stop() {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()
 	e.out.stop()
@@ -192,7 +223,7 @@ func (e *end) Written() <-chan struct{} { return always }
 
 // Close implements [link.Session].
 func (e *end) Close(reason error) error {
-	e.Retire()
+	e.stop()
 	s := e.session
 	s.mu.Lock()
 	first := !s.isClosed

@@ -13,10 +13,13 @@ type pipe struct {
 	up, down       queue // caller to callee, callee to caller
 	caller, callee streamEnd
 	deadline       time.Time // of the call; zero for none
+	session        *session
+	direction      *direction // of the call
 
 	mu     sync.Mutex
 	reason error // why it was aborted
 	ended  bool  // the callee has sent its End
+	over   bool  // the call has ended, and the session knows it
 }
 
 // A streamEnd is one side's end of the stream.
@@ -66,6 +69,7 @@ func (e *streamEnd) Send(f *link.Frame) error {
 			return err
 		}
 		e.in.close(link.ErrEnded, link.ErrEnded)
+		e.pipe.end()
 		return nil
 	}
 	return e.out.send(f, e.waiter)
@@ -92,6 +96,18 @@ func (e *streamEnd) Abort(reason error) {
 	p.down.close(reason, reason)
 	if caller != nil {
 		caller(reason)
+	}
+	p.end()
+}
+
+// end tells the session once that the call has ended.
+func (p *pipe) end() {
+	p.mu.Lock()
+	first := !p.over
+	p.over = true
+	p.mu.Unlock()
+	if first && p.session != nil {
+		p.direction.end(p.session)
 	}
 }
 

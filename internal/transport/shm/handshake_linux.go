@@ -28,7 +28,7 @@ const answerFiles = 2
 // rest is what was already read from it. If conn is broken, its next use returns the error.
 func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
-	if err := sameUser(conn); err != nil {
+	if err := SameUser(conn); err != nil {
 		return nil, nil, err
 	}
 	scmrights.Accept(conn)
@@ -218,7 +218,7 @@ func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, s
 	if reason != "" {
 		return errors.New(reason)
 	}
-	if err := sameUser(conn); err != nil {
+	if err := SameUser(conn); err != nil {
 		return err
 	}
 	return s.slots.acquire(ctx, conn, s.timeout, start)
@@ -268,8 +268,8 @@ func (in *incoming) confirmed() error {
 	return nil
 }
 
-// sameUser returns an error if the peer's process must not be trusted with shared memory.
-func sameUser(conn *net.UnixConn) error {
+// SameUser returns an error if the peer's process must not be trusted with shared memory.
+func SameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

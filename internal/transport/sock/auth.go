@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A Process is the process at the other end of a unix socket.
@@ -52,6 +53,13 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 		return c, link.TLSInfo(c.ConnectionState()), nil, false, nil
 	}
 	return conn, o.PlainAuth(conn), nil, false, nil
+}
+
+// agreed reports whether the handshake with the result auth has agreed on nearcall's protocol, by
+// ALPN.
+func agreed(auth credentials.AuthInfo) bool {
+	info, ok := auth.(credentials.TLSInfo)
+	return ok && info.State.NegotiatedProtocol == wire.ALPN
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open

@@ -2,7 +2,6 @@ package sock
 
 import (
 	"net"
-	"strings"
 
 	"google.golang.org/grpc/credentials"
 
@@ -17,27 +16,22 @@ type Begun struct {
 	first    []byte               // what was read and Read has not returned yet
 }
 
-// Begin reads the first bytes of conn, and reports whether it is a connection of HTTP/2. auth is the
-// result of the security handshake.
+// Begin reads the first bytes of conn, and reports whether its client speaks HTTP/2. auth is the
+// result of the security handshake. A client that asks for the protocol is nearcall's.
 func Begin(conn net.Conn, auth credentials.AuthInfo) (b *Begun, isHTTP2 bool, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u)
 	}
-	const start = "PRI " // of the preface
-	b = &Begun{Conn: conn, auth: auth, first: make([]byte, 0, 512)}
-	for {
-		n, err := conn.Read(b.first[len(b.first):cap(b.first)])
-		b.first = b.first[:len(b.first)+n]
-		s := string(b.first)
-		switch {
-		case strings.HasPrefix(s, start):
-			return b, true, nil
-		case !strings.HasPrefix(start, s):
-			return b, false, nil
-		case err != nil:
-			return nil, false, err
-		}
+	b = &Begun{Conn: conn, auth: auth}
+	if agreed(auth) {
+		return b, false, nil
 	}
+	first, p, err := Options{}.readFirst(conn, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	b.first = first
+	return b, p == http2, nil
 }
 
 // Read implements [net.Conn]. It returns the first bytes again.

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/nearcall/nearcall/internal/wire"
@@ -14,14 +15,14 @@ const (
 	undecided protocol = iota
 	native             // nearcall
 	offer              // nearcall, with an offer of an upgrade
+	question           // which protocol the server speaks
 	http2              // gRPC, mostly
 	http1
 	clientHello // TLS, on a server without TLS
 	unknown
 )
 
-// preface is the start of every HTTP/2 connection.
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+const preface = wire.Preface
 
 // longestMethod is the longest HTTP/1 method that is recognised, in bytes.
 const longestMethod = 20
@@ -38,7 +39,7 @@ func protocolOf(b []byte, line string) protocol {
 	case strings.HasPrefix(line, s):
 		return undecided
 	case strings.HasPrefix(s, preface):
-		return http2
+		return protocolOfHTTP2(b[len(preface):])
 	case strings.HasPrefix(wire.Magic, s), strings.HasPrefix(preface, s):
 		return undecided // also if s is empty
 	case s[0] == 0x16: // a TLS handshake record, of version 3.x
@@ -65,10 +66,52 @@ func protocolOf(b []byte, line string) protocol {
 	return unknown
 }
 
+// protocolOfHTTP2 returns the protocol of a client that has sent the preface of HTTP/2, and then b. Its
+// SETTINGS tell whether it asks for the server's protocol.
+func protocolOfHTTP2(b []byte) protocol {
+	switch {
+	case !mayBeSettings(b):
+		return http2
+	case len(b) < frameHead || len(b) < frameHead+payloadSize(b):
+		return undecided
+	case asks(b[frameHead : frameHead+payloadSize(b)]):
+		return question
+	}
+	return http2
+}
+
+// mayBeSettings reports whether b can be the beginning of the SETTINGS that a side of HTTP/2 sends
+// first.
+func mayBeSettings(b []byte) bool {
+	for i, c := range b[:min(len(b), frameHead)] {
+		switch {
+		case i == 0 && c > 0, i == 3 && c != frameSettings, i == 4 && c&flagEnd != 0, i == 5 && c&0x7f != 0, i > 5 && c != 0:
+			return false // in turn: size, type, ACK, reserved bit and stream
+		}
+	}
+	return len(b) < 3 || payloadSize(b) <= maxFrame
+}
+
+// asks reports whether the payload of a SETTINGS frame has [wire.Setting]. As for all settings, the
+// last value counts.
+func asks(settings []byte) (yes bool) {
+	for ; len(settings) >= settingSize; settings = settings[settingSize:] {
+		if string(settings[:2]) == wire.Setting[:2] {
+			yes = string(settings[2:settingSize]) == wire.Setting[2:]
+		}
+	}
+	return yes && len(settings) == 0
+}
+
+// questionSize returns the size of the question at the start of b.
+func questionSize(b []byte) int {
+	return len(preface) + frameHead + payloadSize(b[len(preface):])
+}
+
 // readFirst reads until the protocol of conn is known, and maybe more. The parameter before holds
 // the bytes that were read already, and the result first starts with them.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
-	const room = 512 // longer than any prefix that does not decide
+	const room = 512 // longer than most prefixes that do not decide
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
 	for {
 		if len(first) > 0 {
@@ -78,6 +121,9 @@ func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protoc
 		}
 		if err != nil {
 			return nil, undecided, err
+		}
+		if len(first) == cap(first) { // a question can be as long as a frame of HTTP/2
+			first = slices.Grow(first, len(first))
 		}
 		var n int
 		n, err = conn.Read(first[len(first):cap(first)])

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A Listener implements [link.Listener] over any net.Listener.
@@ -41,6 +43,7 @@ type Listener struct {
 	retired bool                  // no more connections are accepted
 	closed  bool                  // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
+	near    nearOffers
 
 	closeOnce sync.Once // for listeners of users, which might not allow a second Close
 }
@@ -68,6 +71,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 	claim(l.Listener)
 	defer l.all.Wait()
+	defer l.near.withdraw()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
 		switch {
@@ -154,6 +158,7 @@ const settling = time.Second
 // have already made. It accepts no more. After the time settling, it closes connections whose
 // handshake is not over.
 func (l *Listener) Retire() {
+	l.near.withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
@@ -193,6 +198,7 @@ func (l *Listener) Close() error {
 
 // abandon closes connections in their handshake.
 func (l *Listener) abandon() {
+	l.near.withdraw()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired, l.closed = true, true
@@ -261,17 +267,22 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		}
 		return nil, err
 	}
-	over, first, p, err := l.readProtocol(ctx, secured, before, deadline)
+	over, first, p, err := l.readProtocol(ctx, secured, auth, before, deadline)
 	switch {
 	case err != nil:
-		if err != errStays {
+		if err != errRefused {
 			logFailed(conn, "finding out the protocol", err)
 		}
 		_ = secured.Close()
 		return nil, err
 	case p == native:
+		c := ready{conn: secured, over: over, peer: link.Peer{AuthInfo: auth}, first: first, deadline: deadline, accept: accept}
+		if !l.offerNearer(ctx, conn, &c) {
+			_ = secured.Close()
+			return nil, net.ErrClosed
+		}
 		l.removePending(conn)
-		s := l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
+		s := l.Options.startSession(c)
 		if s == nil {
 			return nil, net.ErrClosed
 		}
@@ -302,11 +313,21 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	}, nil
 }
 
-// readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
-// before was already read from conn. over is the connection that a session then uses: conn, or the
-// one that replaces it.
-func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
+// errRefused is the error of a connection that was refused in nearcall's protocol.
+var errRefused = errors.New("the client was refused")
+
+// readProtocol finds out which protocol conn's client speaks. It answers the client's question and
+// its offer of an upgrade. before was already read from conn, and auth is the result of the security
+// handshake. over is the connection that a session then uses: conn, or the one that replaces it.
+func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, before)
+	chosen := agreed(auth) // the client knows that it must speak nearcall
+	if err == nil && p == question && !chosen {
+		chosen = true
+		if _, err = io.WriteString(conn, wire.Answer); err == nil {
+			first, p, err = l.Options.readFirst(conn, first[questionSize(first):])
+		}
+	}
 	if err == nil && p == offer {
 		var why error
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
@@ -317,10 +338,20 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, before []byt
 			p = unknown
 		}
 	}
-	if err == nil && p == native && l.Options.RequireUpgrade {
+	code, why := wire.ByeClosed, ""
+	switch {
+	case err != nil:
+	case p == native && l.Options.RequireUpgrade:
+		why = "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"
 		l.logRefused(conn, p, first)
-		refuseSocket(conn)
-		err = errStays
+	case p != native && chosen:
+		code = wire.ByeProtocol
+		why = fmt.Sprintf("the client has asked for nearcall's protocol, or agreed on it by ALPN, and must speak that: it began with %.20q", first)
+		logger.Infof("refused %s: %s", peerName(conn), why)
+	}
+	if why != "" {
+		refuseNative(conn, code, why)
+		err = errRefused
 	}
 	return conn, first, p, err
 }
@@ -328,26 +359,41 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, before []byt
 // Serve starts a session over conn, whose client speaks nearcall's protocol. The caller has set
 // all of peer but the addresses. The session's handshake must end before deadline.
 func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
-	o.startSession(conn, conn, peer, nil, deadline, accept)
+	o.startSession(ready{conn: conn, over: conn, peer: peer, deadline: deadline, accept: accept})
 }
 
-// startSession starts a session over conn, or over the connection that has replaced it. It returns
-// nil if accept has refused the session.
-func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) *mux.Session {
-	_ = conn.SetDeadline(time.Time{})
-	name := "a client"
-	if a := conn.RemoteAddr(); a != nil {
-		name = a.Network() + ":" + a.String()
-	}
-	m := o.mux(name, false, conn, over != mux.Conn(conn), peer)
-	m.Handshake = max(time.Until(deadline), 1)
-	m.First = first
-	s := mux.New(over, m)
-	acceptor := accept(s)
+// A ready is a connection whose client speaks nearcall's protocol.
+type ready struct {
+	conn     net.Conn
+	over     mux.Conn  // conn, or the connection that has replaced it
+	peer     link.Peer // without the addresses, if they are those of conn
+	first    []byte    // what was read from it already
+	greeted  bool      // this side's HELLO was sent
+	deadline time.Time // for the client's HELLO
+	accept   func(link.Session) link.Acceptor
+}
+
+// startSession starts a session over c. It returns nil if c.accept has refused the session.
+func (o Options) startSession(c ready) *mux.Session {
+	_ = c.conn.SetDeadline(time.Time{})
+	s := mux.New(c.over, o.serverMux(c))
+	acceptor := c.accept(s)
 	if acceptor == nil {
-		_ = over.Close()
+		_ = c.over.Close()
 		return nil
 	}
 	s.Start(acceptor)
 	return s
+}
+
+// serverMux returns the options of a session over c.
+func (o Options) serverMux(c ready) mux.Options {
+	name := "a client"
+	if a := cmp.Or(c.peer.Addr, c.conn.RemoteAddr()); a != nil {
+		name = a.Network() + ":" + a.String()
+	}
+	m := o.mux(name, false, c.conn, c.over != mux.Conn(c.conn), c.peer)
+	m.Handshake = max(time.Until(c.deadline), 1)
+	m.First, m.Greeted = c.first, c.greeted
+	return m
 }

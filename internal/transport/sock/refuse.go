@@ -52,12 +52,11 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 	hangUp(conn)
 }
 
-// refuseSocket is for servers that require the upgrade. It tells a nearcall client why its
-// connection, which was not upgraded, is refused, and closes the connection.
-func refuseSocket(conn net.Conn) {
+// refuseNative closes a connection whose client knows nearcall's protocol, after telling it why.
+func refuseNative(conn net.Conn, code wire.ByeCode, why string) {
 	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
-	_, _ = conn.Write(wire.AppendBye(hello, wire.ByeClosed, "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"))
+	_, _ = conn.Write(wire.AppendBye(hello, code, why))
 	hangUp(conn)
 }
 
@@ -67,7 +66,7 @@ func refuseHandshake(conn net.Conn, err error) {
 		conn = c.NetConn()
 	}
 	var header tls.RecordHeaderError
-	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {
+	if errors.As(err, &header) && isPlain(header) {
 		// A nearcall client without credentials. crypto/tls sends it nothing, so send an
 		// alert, handshake_failure, which the client understands.
 		_ = conn.SetWriteDeadline(time.Now().Add(refusing))
@@ -79,6 +78,13 @@ func refuseHandshake(conn net.Conn, err error) {
 		return
 	}
 	hangUp(conn)
+}
+
+// isPlain reports whether a client begins like one of nearcall's without TLS: with the protocol's
+// line, or with the question. Ordinary gRPC clients begin with the same bytes as the latter.
+func isPlain(header tls.RecordHeaderError) bool {
+	first := string(header.RecordHeader[:])
+	return strings.HasPrefix(wire.Magic, first) || strings.HasPrefix(wire.Question, first)
 }
 
 // A server logs one line for a connection that fails or is refused, at the level at which grpc-go
@@ -113,7 +119,7 @@ func logFailed(conn net.Conn, step string, err error) {
 func remedy(err error) string {
 	var header tls.RecordHeaderError
 	switch {
-	case errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])):
+	case errors.As(err, &header) && isPlain(header) && header.RecordHeader[0] == wire.Magic[0]:
 		return "; it is a nearcall client without TLS: give it WithTransportCredentials"
 	case errors.As(err, &header):
 		return "; it does not use TLS"

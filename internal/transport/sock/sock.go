@@ -68,11 +68,13 @@ func (o Options) maxWindow() int {
 }
 
 // mux returns the options of a session over conn, or over the connection that has replaced it.
-// The caller has set all of peer but the addresses.
+// The caller has set all of peer but the addresses, which are those of conn unless it has set them.
 func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, peer link.Peer) mux.Options {
-	peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
-	if upgraded {
-		peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
+	if peer.Addr == nil {
+		peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
+		if upgraded {
+			peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
+		}
 	}
 	return mux.Options{
 		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
@@ -100,6 +102,10 @@ type Dialer struct {
 	// Wrap replaces a secured connection by one that carries nearcall's protocol in another
 	// protocol; nil for none.
 	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
+
+	// Near, unless nil, makes a TCP connection to a server of this host find the nearer path:
+	// shared memory, or the session that Near opens if the server is in this process.
+	Near InProcess
 }
 
 // Dial implements [link.Dialer]. It returns once the server has sent its HELLO.
@@ -123,6 +129,17 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		}
 		conn = wrapped
 	}
+	return d.Over(ctx, raw, conn, auth)
+}
+
+// Over starts a session over conn, whose server speaks nearcall's protocol. raw is the connection below
+// the security handshake, conn itself without one, and auth the handshake's result, nil without one.
+// Over offers the upgrade or looks for a nearer path, and returns once the server has sent its HELLO.
+// If it fails, conn is closed.
+func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
+	if auth == nil && d.Options.Creds == nil {
+		auth = d.Options.PlainAuth(conn)
+	}
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
@@ -130,7 +147,23 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	}
 	o := d.Options.mux(d.Target, true, conn, upgraded, link.Peer{AuthInfo: auth})
 	o.First = first
-	s := mux.New(over, o)
+	if d.Near != nil && d.Network == "tcp" && d.Wrap == nil && !upgraded {
+		nearer, err := d.nearer(ctx, raw, conn, &o)
+		if nearer != nil || err != nil {
+			_ = conn.Close()
+			return nearer, err
+		}
+	}
+	s, err := d.begin(ctx, over, o)
+	if err != nil {
+		return nil, d.suggestTarget(err)
+	}
+	return s, nil
+}
+
+// begin begins a session over conn, and returns it once the server has sent its HELLO.
+func (d Dialer) begin(ctx context.Context, conn mux.Conn, o mux.Options) (*mux.Session, error) {
+	s := mux.New(conn, o)
 	var acceptor link.Acceptor
 	if d.Accept != nil {
 		acceptor = d.Accept(s)
@@ -138,7 +171,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	s.Start(acceptor)
 	if err := s.Meet(ctx); err != nil {
 		_ = s.Close(err)
-		return nil, d.suggestTarget(err)
+		return nil, err
 	}
 	return s, nil
 }

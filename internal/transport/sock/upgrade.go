@@ -18,6 +18,9 @@ type Upgrade struct {
 	Line    string // the start of an offer
 	Network string // the network in the addresses of upgraded connections
 
+	// Trusts returns an error if the process at the other end must not be offered the upgrade.
+	Trusts func(conn *net.UnixConn) error
+
 	// Offer offers the upgrade over conn. It returns the connection that replaces conn. If it
 	// returns an error, conn stays in use, and rest is what Offer has read from conn.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
@@ -43,6 +46,9 @@ func (u *Upgrade) line() string {
 func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }
+
+// errTurnedOff is the reason why nothing is upgraded with NoUpgrade.
+var errTurnedOff = errors.New("MaxSharedMemory or WithMaxSharedMemory is 0")
 
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
@@ -87,7 +93,7 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	case o.Upgrade == nil:
 		return nil, errors.New("this system has none")
 	case o.NoUpgrade:
-		return nil, errors.New("MaxSharedMemory or WithMaxSharedMemory is 0")
+		return nil, errTurnedOff
 	case !ok:
 		return nil, errors.New("the connection is not a unix socket itself")
 	case abstract(u):

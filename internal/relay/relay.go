@@ -1,4 +1,5 @@
-package proxy
+// Package relay passes the calls that arrive on one session on to another. Messages stay encoded.
+package relay
 
 import (
 	"context"
@@ -12,35 +13,37 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A relay is an acceptor that passes each call that it accepts on to another session.
-type relay struct {
-	proxy *Proxy
-	to    link.Session
+// An Acceptor is a [link.Acceptor] that passes each call that it accepts on to another session.
+type Acceptor struct {
+	To link.Session
 
-	// spare returns another session, for calls that were on their way when the peer drained the
-	// first one. spare is nil for calls back to a client, which has only one session.
-	spare func(context.Context) (link.Session, error)
+	// Spare returns another session, for calls that were on their way when the peer drained the
+	// first one. Spare is nil if there is no other session.
+	Spare func(context.Context) (link.Session, error)
+
+	// Go runs a function on a goroutine, which ends with the call.
+	Go func(func())
 }
 
 // HandleUnary implements [link.Acceptor]. Unary calls are passed on as streams.
-func (*relay) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (*Acceptor) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
 
 // Closed implements [link.Acceptor].
-func (*relay) Closed(error) {}
+func (*Acceptor) Closed(error) {}
 
 // Gone implements [link.Acceptor].
-func (*relay) Gone() {}
+func (*Acceptor) Gone() {}
 
 // Terms implements [link.Acceptor].
-func (*relay) Terms() link.Terms { return link.Terms{} }
+func (*Acceptor) Terms() link.Terms { return link.Terms{} }
 
 // HandleStream implements [link.Acceptor].
-func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
+func (r *Acceptor) HandleStream(callee link.Stream, o *link.CallHeader) error {
 	header := *o
 	header.Caller = nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	callee.OnAbort(cancel)
-	r.proxy.all.Go(func() { r.pass(ctx, callee, &header) })
+	r.Go(func() { r.pass(ctx, callee, &header) })
 	return nil
 }
 
@@ -50,11 +53,11 @@ func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
 // Each direction has a goroutine, so that a receiver that stops receiving holds up its own sender
 // and nothing else. pass learns from Recv that the stream caller was aborted, so that it first
 // passes on what arrived before the abort.
-func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
+func (r *Acceptor) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
 	caller, err := r.open(ctx, o)
 	switch {
 	case errors.Is(err, link.ErrOneWay):
-		_ = callee.Send(&link.Frame{End: endOf(status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err))})
+		_ = callee.Send(&link.Frame{End: EndOf(status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err))})
 		return
 	case err != nil:
 		if reason := context.Cause(ctx); reason == nil {
@@ -64,19 +67,19 @@ func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader
 	}
 	left := context.AfterFunc(ctx, func() { caller.Abort(context.Cause(ctx)) })
 	defer left()
-	r.proxy.all.Go(func() { forwardRequests(callee, caller) })
+	r.Go(func() { forwardRequests(callee, caller) })
 	forwardReplies(caller, callee)
 }
 
 // open opens the stream of a call that has arrived. The caller may be unable to make the call
 // again, so if the session was drained meanwhile, open makes the call on a spare one.
-func (r *relay) open(ctx context.Context, o *link.CallHeader) (caller link.Stream, err error) {
+func (r *Acceptor) open(ctx context.Context, o *link.CallHeader) (caller link.Stream, err error) {
 	const most = 10 // attempts, because each spare session may be drained as well
-	for s, n := r.to, 1; ; n++ {
-		if caller, err = s.NewStream(ctx, o); !errors.Is(err, link.ErrUnprocessed) || !link.IsClosed(s.Done()) || r.spare == nil || n == most {
+	for s, n := r.To, 1; ; n++ {
+		if caller, err = s.NewStream(ctx, o); !errors.Is(err, link.ErrUnprocessed) || !link.IsClosed(s.Done()) || r.Spare == nil || n == most {
 			return caller, err
 		}
-		other, failed := r.spare(ctx)
+		other, failed := r.Spare(ctx)
 		if failed != nil {
 			return nil, err
 		}
@@ -146,9 +149,8 @@ func endOfMessage(err error) *link.End {
 	return nil
 }
 
-func unavailable(err error) error { return status.Error(codes.Unavailable, err.Error()) }
-
-func endOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
+// EndOf returns the end of a call that fails with err.
+func EndOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
 
 // rawCodec decodes messages into a *[]byte, in encoded form. It can do nothing else.
 type rawCodec struct{ link.Codec }

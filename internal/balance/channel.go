@@ -1,0 +1,312 @@
+// Package balance makes calls to targets that can have several endpoints, with grpc-go's resolvers
+// and balancers.
+//
+// A *grpc.ClientConn resolves the target, balances, connects, backs off, checks health, and knows
+// the state of everything. Only the calls take a shorter way: a call asks grpc-go's picker for a
+// SubConn, and goes over the session of nearcall's that belongs to it. Four pieces make that possible,
+// all with public interfaces of grpc-go:
+//
+//   - A policy that wraps the one of the service config. It shows the picker to the calls, and puts
+//     itself into the addresses of SubConns. See policy.go.
+//   - Credentials, whose handshake finds out what the server speaks, and opens a session if that is
+//     nearcall's protocol. See handshake.go.
+//   - A carrier, which grpc-go gets in place of such a connection. The SubConn is ready while its
+//     session takes calls, and the few calls that grpc-go makes itself, such as health checks, go over
+//     the session as well. See carrier.go.
+//   - A session for servers that speak only gRPC. grpc-go makes its calls, on the SubConn that was
+//     picked. See pinned.go.
+package balance
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Config configures a Channel.
+type Config struct {
+	Target        string
+	Creds         credentials.TransportCredentials // nil for none, which grpc-go refuses
+	Authority     string                           // that the user has set; "" for none
+	ServiceConfig *string                          // the default, in JSON; nil for none
+	Resolvers     []resolver.Builder               // they precede the registered ones
+	IdleTimeout   time.Duration                    // 0 for none
+	Stats         []stats.Handler                  // of calls that grpc-go makes as a whole, and of what it measures
+	Options       []grpc.DialOption                // for grpc-go
+
+	// ParseService parses the methodConfig and the retryThrottling of a service config.
+	ParseService func(json string) (*call.ServiceConfig, error)
+
+	// Dial connects to an address, whose server must prove the name authority; grpc-go does if Dial is
+	// nil. UserDial is the function of WithContextDialer, which resolvers and balancers get; it may be
+	// nil.
+	Dial     func(ctx context.Context, authority, address string) (net.Conn, error)
+	UserDial func(ctx context.Context, address string) (net.Conn, error)
+
+	// Handshake secures a connection that Dial or grpc-go has made, and finds out what the server
+	// speaks. It returns a session, or else a connection for grpc-go.
+	Handshake func(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error)
+
+	// OnSession is called with each session before it is used.
+	OnSession func(link.Session)
+
+	// Active reports whether there were calls since it was last called.
+	Active func() bool
+
+	// Calls makes the calls that a program makes with the *grpc.ClientConn.
+	Calls grpc.ClientConnInterface
+
+	// Direct makes the calls that grpc-go must make as a whole. It passes them to Whole.
+	Direct grpc.ClientConnInterface
+}
+
+// A Channel implements [call.Balancer].
+type Channel struct {
+	cfg       Config
+	conn      *grpc.ClientConn
+	authority string
+
+	picker  atomic.Pointer[picker]  // what grpc-go picks from; nil if a call must ask grpc-go
+	applied atomic.Pointer[applied] // what the target's resolver has said; nil if a call must ask grpc-go
+	initial applied                 // before the resolver has said anything
+
+	resolved atomic.Bool // the resolver has said something
+
+	mu         sync.Mutex
+	generation uint64 // how often the picker was replaced
+	pickers    uint64 // how many there were
+	retired    []link.Session
+	closed     bool
+	watcher    *time.Timer // looks for calls
+	bridge     *bridge     // nil before it is used
+}
+
+// New returns a channel. As grpc.NewClient it does not connect.
+func New(cfg Config) (*Channel, error) {
+	c := &Channel{cfg: cfg}
+	config := "{}"
+	if cfg.ServiceConfig != nil {
+		config = *cfg.ServiceConfig
+	}
+	opts := []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(c.interceptUnary), grpc.WithChainStreamInterceptor(c.interceptStream),
+		grpc.WithResolvers(c.resolvers()...), grpc.WithDefaultServiceConfig(rewrite(config)),
+		grpc.WithIdleTimeout(c.idleTimeout()),
+	}
+	if cfg.Creds != nil {
+		opts = append(opts, grpc.WithTransportCredentials(&handshaker{cfg.Creds, c}))
+	}
+	for _, h := range cfg.Stats {
+		opts = append(opts, grpc.WithStatsHandler(wholeStats(h)))
+	}
+	if cfg.Dial != nil {
+		opts = append(opts, grpc.WithContextDialer(c.dial))
+	}
+	conn, err := grpc.NewClient(cfg.Target, append(opts, cfg.Options...)...)
+	if err != nil {
+		return nil, err
+	}
+	c.conn = conn
+	c.initial.service, _ = cfg.ParseService(serviceOf(config)) // grpc-go has parsed it
+	return c, nil
+}
+
+// Conn returns the connection that resolves and balances. The calls that a program makes with it are
+// the channel's.
+func (c *Channel) Conn() *grpc.ClientConn { return c.conn }
+
+// Authority returns the default :authority of calls.
+func (c *Channel) Authority() string { return c.authority }
+
+// Close closes the channel and its sessions. It returns grpc-go's error.
+func (c *Channel) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	open := c.retired
+	c.retired = nil
+	bridge := c.bridge
+	if c.watcher != nil {
+		c.watcher.Stop()
+	}
+	c.mu.Unlock()
+	err := c.conn.Close()
+	for _, s := range open {
+		_ = s.Close(grpc.ErrClientConnClosing)
+	}
+	if bridge != nil {
+		bridge.server.Stop()
+	}
+	return err
+}
+
+// leave is called when a SubConn no longer uses a session. Calls that run can finish, unless the
+// channel is closed.
+func (c *Channel) leave(s link.Session) {
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		open := c.retired[:0]
+		for _, r := range c.retired {
+			if !link.IsClosed(r.Ended()) {
+				open = append(open, r)
+			}
+		}
+		clear(c.retired[len(open):])
+		c.retired = append(open, s)
+	}
+	c.mu.Unlock()
+	if closed {
+		_ = s.Close(grpc.ErrClientConnClosing)
+	} else {
+		s.Retire()
+	}
+}
+
+// ownKey is the context's key for calls of grpc-go that this package makes: a *capture, a *pin, or
+// nothing in particular.
+type ownKey struct{}
+
+// newStream makes a call with grpc-go.
+func (c *Channel) newStream(ctx context.Context, own any, method string, opts ...grpc.CallOption) error {
+	return wait.Outside(wait.WaiterOf(ctx), func() error {
+		_, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, opts...)
+		return err
+	})
+}
+
+var anyStream = grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerStreams: true}
+
+// A capture is the value of a call of grpc-go's that ends with the pick.
+type capture struct {
+	configOnly   bool // the call ends before the pick
+	waitForReady bool
+	generation   uint64 // the channel's, before the call
+	pickers      uint64 // the channel's, before the call
+	pick         call.Pick
+	dropped      bool
+}
+
+// errCaptured ends the call of a capture. Nobody sees it.
+var errCaptured = status.Error(codes.Canceled, "nearcall: grpc-go has picked a connection for a call")
+
+// Pick implements [call.Balancer]. It asks the picker that grpc-go has used last. If that has no
+// session, or is not known, Pick lets grpc-go make the call up to its pick, so that waiting, and all
+// errors, are grpc-go's.
+func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (call.Pick, error) {
+	if p := c.picker.Load(); p != nil {
+		pick, err := p.pick(balancer.PickInfo{FullMethodName: method, Ctx: ctx})
+		if err == nil {
+			return pick, nil
+		}
+		if st, ok := status.FromError(err); ok { // to ask again would drop other calls, and count this one twice
+			if call.IsControlPlaneOnly(st.Code()) {
+				err = status.Errorf(codes.Internal, "received picker error with illegal status: %v", err)
+			}
+			return call.Pick{}, call.Dropped{Err: err}
+		}
+	}
+	c.mu.Lock()
+	to := &capture{waitForReady: waitForReady, generation: c.generation, pickers: c.pickers}
+	c.mu.Unlock()
+	err := c.newStream(ctx, to, method, grpc.WaitForReady(waitForReady))
+	switch {
+	case to.pick.Session != nil:
+		return to.pick, nil
+	case to.dropped:
+		return call.Pick{}, call.Dropped{Err: err}
+	}
+	return call.Pick{}, err
+}
+
+// replaced makes the next call ask grpc-go for its picker. It is called after grpc-go has a new one.
+func (c *Channel) replaced() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation++
+	c.picker.Store(nil)
+}
+
+// use makes calls ask p, unless grpc-go may have another picker since the given generation.
+func (c *Channel) use(p *picker, generation uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.generation == generation {
+		c.picker.Store(p)
+	}
+}
+
+// applied is what applies to all calls.
+type applied struct {
+	service  *call.ServiceConfig
+	selector *selector // of xDS; nil for none
+}
+
+// retire is called when a does not apply any more. After it no call uses the selector, which its
+// resolver may stop.
+func (a *applied) retire() {
+	if a != nil && a.selector != nil {
+		a.selector.replace()
+	}
+}
+
+// Select implements [call.Balancer].
+func (c *Channel) Select(ctx context.Context, method string) (call.Selection, error) {
+	a, delayed := c.applied.Load(), false
+	if a == nil {
+		c.touch()
+		delayed = !c.resolved.Load()
+		err := c.newStream(ctx, &capture{configOnly: true}, method)
+		if wait.Err(ctx) != nil || errors.Is(err, grpc.ErrClientConnClosing) {
+			return call.Selection{}, err
+		}
+		if a = c.applied.Load(); a == nil {
+			a = &c.initial
+		}
+	}
+	s := call.Selection{Context: ctx, Service: a.service, Delayed: delayed}
+	if a.selector == nil {
+		return s, nil
+	}
+	return c.choose(ctx, a.selector, s, method)
+}
+
+// interceptUnary passes the calls that a program makes with the channel's *grpc.ClientConn to the
+// channel.
+func (c *Channel) interceptUnary(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if ctx.Value(ownKey{}) != nil {
+		return invoke(ctx, method, req, reply, c.conn, opts...)
+	}
+	return c.cfg.Calls.Invoke(ctx, method, req, reply, opts...)
+}
+
+func (c *Channel) interceptStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if ctx.Value(ownKey{}) != nil {
+		return stream(ctx, desc, c.conn, method, opts...)
+	}
+	return c.cfg.Calls.NewStream(ctx, desc, method, opts...)
+}
+
+// schemeOf returns the scheme of a target as grpc-go sees it, in lower case, or "".
+func schemeOf(target string) string {
+	scheme, _, found := strings.Cut(target, ":")
+	if !found {
+		return ""
+	}
+	return strings.ToLower(scheme)
+}

@@ -1,0 +1,79 @@
+package balance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/grpcgo"
+)
+
+// A handshaker is the credentials of a channel's *grpc.ClientConn. Its handshake ends with a session
+// of the SubConn.
+type handshaker struct {
+	credentials.TransportCredentials // the user's
+	channel                          *Channel
+}
+
+// dial connects to an address of a SubConn.
+func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
+	m, _ := markOf(ctx)
+	return c.cfg.Dial(ctx, cmp.Or(c.cfg.Authority, m.serverName, c.authority), address)
+}
+
+var errNoSubConn = errors.New("nearcall: a connection is made for no SubConn: a resolver or a policy has replaced the attributes of its address")
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	m, ok := markOf(ctx)
+	if !ok {
+		return nil, nil, errNoSubConn
+	}
+	sc := m.sc
+	s, conn, auth, err := h.channel.cfg.Handshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &current{Session: s}
+	if authority != h.channel.authority {
+		c.authority = authority
+	}
+	if s != nil {
+		h.channel.cfg.OnSession(s)
+		if m.metadata != nil {
+			c.metadata = *m.metadata
+		}
+		return newCarrier(s, h.channel, sc.begin(c)), s.Peer().AuthInfo, nil
+	}
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
+	c.Session = grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, authority, peer, func() {})
+	h.channel.cfg.OnSession(c.Session)
+	return &ending{conn, sc.begin(c)}, auth, nil
+}
+
+// UsesXDS says whether the credentials come from xDS, for grpc-go's policies.
+func (h *handshaker) UsesXDS() bool {
+	x, ok := h.TransportCredentials.(interface{ UsesXDS() bool })
+	return ok && x.UsesXDS()
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (h *handshaker) Clone() credentials.TransportCredentials {
+	return &handshaker{h.TransportCredentials.Clone(), h.channel}
+}
+
+// An ending connection calls end when it is closed.
+type ending struct {
+	net.Conn
+	end func()
+}
+
+// Close implements [net.Conn].
+func (c *ending) Close() error {
+	c.end()
+	return c.Conn.Close()
+}

@@ -1,0 +1,88 @@
+package balance
+
+import (
+	"strings"
+
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/serviceconfig"
+
+	"github.com/nearcall/nearcall/internal/targets"
+)
+
+// resolvers returns the resolvers that may resolve the target, wrapped. grpc-go takes the first one
+// with the target's scheme.
+func (c *Channel) resolvers() []resolver.Builder {
+	all := make([]resolver.Builder, 0, len(c.cfg.Resolvers)+3)
+	for _, b := range c.cfg.Resolvers {
+		all = append(all, wrappedBuilder{b, c})
+	}
+	for _, scheme := range []string{schemeOf(c.cfg.Target), "dns", resolver.GetDefaultScheme()} {
+		if b := resolver.Get(scheme); b != nil {
+			all = append(all, wrappedBuilder{b, c})
+		}
+	}
+	return all
+}
+
+// A wrappedBuilder builds a user's or grpc-go's resolver with a wrappedConn.
+type wrappedBuilder struct {
+	resolver.Builder
+	channel *Channel
+}
+
+// Build implements [resolver.Builder].
+func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
+	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.cfg.UserDial
+	b.channel.resolved.Store(false)
+	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
+	if err != nil {
+		b.channel.resolved.Store(true)
+	}
+	return r, err
+}
+
+// OverrideAuthority implements [resolver.AuthorityOverrider]. For other resolvers it returns what
+// grpc-go would use without it.
+func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
+	authority, endpoint := "", t.Endpoint()
+	switch o, ok := b.Builder.(resolver.AuthorityOverrider); {
+	case ok:
+		authority = o.OverrideAuthority(t)
+	case strings.HasPrefix(endpoint, ":"):
+		authority = "localhost" + targets.Escape(endpoint)
+	default:
+		authority = targets.Escape(endpoint)
+	}
+	b.channel.authority = authority
+	return authority
+}
+
+// A wrappedConn rewrites the service configs of a resolver, and notices that it has said something.
+type wrappedConn struct {
+	resolver.ClientConn
+	channel *Channel
+}
+
+// UpdateState implements [resolver.ClientConn].
+func (c wrappedConn) UpdateState(s resolver.State) error {
+	defer c.channel.resolved.Store(true)
+	return c.ClientConn.UpdateState(s)
+}
+
+// ReportError implements [resolver.ClientConn].
+func (c wrappedConn) ReportError(err error) {
+	c.ClientConn.ReportError(err)
+	c.channel.resolved.Store(true)
+}
+
+// NewAddress implements [resolver.ClientConn].
+func (c wrappedConn) NewAddress(addrs []resolver.Address) {
+	//lint:ignore SA1019 resolvers may still call it
+	c.ClientConn.NewAddress(addrs)
+	c.channel.resolved.Store(true)
+}
+
+// ParseServiceConfig implements [resolver.ClientConn].
+func (c wrappedConn) ParseServiceConfig(json string) *serviceconfig.ParseResult {
+	return c.ClientConn.ParseServiceConfig(rewrite(json))
+}

@@ -1,0 +1,174 @@
+package call
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A Balancer supplies a session for each attempt of a call, for targets with several endpoints.
+type Balancer interface {
+	// Select waits until the target was resolved for the first time, and returns what applies to
+	// a call of method. Its errors are status errors.
+	Select(ctx context.Context, method string) (Selection, error)
+
+	// Pick is like Pick of [Sessions]. ctx is the one that Select has returned, or one derived
+	// from it.
+	Pick(ctx context.Context, method string, waitForReady bool) (Pick, error)
+}
+
+// A Selection is what applies to one call.
+type Selection struct {
+	Context   context.Context          // of the call
+	Service   *ServiceConfig           // the target's; may be nil
+	Method    *grpc.MethodConfig       // replaces what Service has for the method; may be nil
+	Committed func()                   // called when no more attempts are made, and perhaps again later; may be nil
+	Delayed   bool                     // the call has waited for the target to be resolved
+	Through   grpc.ClientConnInterface // makes the whole call unless nil
+}
+
+// A Pick is the session for an attempt, and what a picker wants to add to the attempt and to know
+// of it.
+type Pick struct {
+	Session   link.Session
+	Authority string                  // replaces that of the target; "" for none
+	Metadata  metadata.MD             // sent as well; may be nil
+	Done      func(balancer.DoneInfo) // called once when the attempt has ended; may be nil
+	Waited    bool                    // the first picker had no session
+}
+
+// Dropped is an error of Pick for a call that must not be retried by its retryPolicy.
+type Dropped struct{ Err error }
+
+// Error implements error.
+func (d Dropped) Error() string { return d.Err.Error() }
+
+// Unwrap returns the status error.
+func (d Dropped) Unwrap() error { return d.Err }
+
+// selectConfig sets the context of a call, and returns the config that applies to it.
+func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
+	if c.cfg.Balancer == nil || ci.ctx == nil {
+		return c.cfg.Service.of(ci.method), nil
+	}
+	if md, err := outgoing(ci.ctx); err != nil {
+		return &noConfig, err
+	} else if ci.md = md; wait.Err(ci.ctx) != nil {
+		return &noConfig, nil // checkCall returns the error
+	}
+	s, err := c.cfg.Balancer.Select(ci.ctx, ci.method)
+	if err != nil {
+		return &noConfig, err
+	}
+	ci.ctx, ci.committed, ci.delayed, ci.through = s.Context, s.Committed, s.Delayed, s.Through
+	mc := s.Service.of(ci.method)
+	if s.Method != nil {
+		mc = mc.replacedBy(s.Method)
+	}
+	return mc, nil
+}
+
+// replacedBy returns the config that m describes, with the throttler of mc.
+func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
+	own := &methodConfig{timeout: m.Timeout, waitForReady: m.WaitForReady, maxRequest: m.MaxReqSize, maxResponse: m.MaxRespSize, retryThrottler: mc.retryThrottler}
+	if p := m.RetryPolicy; p != nil {
+		own.retryPolicy = &retryPolicy{
+			maxAttempts: p.MaxAttempts, initialBackoff: p.InitialBackoff, maxBackoff: p.MaxBackoff,
+			backoffMultiplier: p.BackoffMultiplier, retryableStatusCodes: p.RetryableStatusCodes,
+		}
+	}
+	return own
+}
+
+// pickSession picks a session for the attempt.
+func (a *attempt) pickSession(c *Client, ci *callInfo) (err error) {
+	if c.cfg.Balancer == nil {
+		a.session, err = c.cfg.Sessions.Pick(a.ctx, ci.waitForReady)
+		return err
+	}
+	p, err := c.cfg.Balancer.Pick(a.ctx, ci.method, ci.waitForReady)
+	if err != nil {
+		return err
+	}
+	a.session, a.done, a.host = p.Session, p.Done, p.Authority
+	if p.Waited && a.stats != nil {
+		a.stats.report(&stats.DelayedPickComplete{})
+	}
+	if len(p.Metadata) > 0 {
+		a.md, err = withPicked(a.md, p.Metadata)
+		if own := p.Metadata[":authority"]; len(own) > 0 && ci.authority == "" {
+			a.authority = own[0]
+		}
+	}
+	return err
+}
+
+// withPicked returns md with the metadata of a picker, by the rules for a user's.
+func withPicked(md, picked metadata.MD) (metadata.MD, error) {
+	all := md.Copy()
+	if all == nil {
+		all = make(metadata.MD, len(picked))
+	}
+	for k, vs := range picked {
+		if strings.HasPrefix(k, ":") {
+			continue
+		}
+		if err := validatePair(k, vs...); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		if !reserved(k) {
+			all[k] = append(all[k], vs...)
+		}
+	}
+	return all, nil
+}
+
+// reportEnd reports the end of the attempt to the picker and to stats handlers. answered says that
+// something has arrived from the server.
+func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
+	if done := a.done; done != nil {
+		a.done = nil
+		done(balancer.DoneInfo{Err: err, Trailer: trailer, BytesSent: a.header != nil, BytesReceived: answered, ServerLoad: loadOf(trailer)})
+	}
+	a.stats.reportEnd(err, trailer)
+}
+
+const loadKey = "endpoint-load-metrics-bin"
+
+// loadType returns the type of load reports, or nil if the program does not contain it: then no policy
+// of it uses load reports.
+var loadType = sync.OnceValue(func() protoreflect.MessageType {
+	t, _ := protoregistry.GlobalTypes.FindMessageByName("xds.data.orca.v3.OrcaLoadReport")
+	return t
+})
+
+// loadOf returns the load report, an *orca_v3.OrcaLoadReport, in a trailer. It is a nil pointer if
+// there is none, as in grpc-go.
+func loadOf(trailer metadata.MD) any {
+	t := loadType()
+	if t == nil {
+		return nil
+	}
+	v := trailer[loadKey]
+	if len(v) != 1 {
+		return t.Zero().Interface()
+	}
+	m := t.New().Interface()
+	if proto.Unmarshal([]byte(v[0]), m) != nil {
+		return t.Zero().Interface()
+	}
+	return m
+}

@@ -1,0 +1,117 @@
+package targets
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// Endpoints connects to the addresses that resolvers return. An address is HOST:PORT, or one of
+// nearcall's targets. Servers at HOST:PORT, tcp:HOST:PORT and at unix sockets may speak nearcall's
+// protocol or only gRPC.
+type Endpoints struct {
+	opts    *options.Dial
+	creds   credentials.TransportCredentials // nil for none
+	upgrade *sock.Upgrade
+}
+
+// NewEndpoints returns Endpoints for connections with opts.
+func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *Endpoints {
+	e := &Endpoints{opts: opts, creds: Secured(creds), upgrade: SharedMemory(opts.Memory, false)}
+	if c, ok := e.creds.(interface {
+		OfferNearcall() credentials.TransportCredentials
+	}); ok {
+		e.creds = c.OfferNearcall()
+	}
+	return e
+}
+
+// Dial connects to address. If only nearcall's servers can listen there, it opens a session, and the
+// connection that it returns is for Handshake alone. authority is the name that the server must prove.
+func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
+	t := socketTarget(address)
+	if t.Scheme != schemeGRPC && (t.network == "" || t.Scheme.name == "shm") {
+		own := *e.opts // dialers change options
+		own.Authority = authority
+		d, _, err := t.Dialer(&own)
+		if err != nil {
+			return nil, err
+		}
+		s, err := d.Dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return opened{session: s}, nil
+	}
+	d := e.dialer(t)
+	if e.opts.Conn != nil && t.Scheme == schemeGRPC {
+		d.Address = address
+	}
+	return d.Connect(ctx)
+}
+
+// socketTarget returns the target for an address. For those that are not nearcall's the scheme is
+// grpc-go's.
+func socketTarget(address string) *Target {
+	if t, err := Parse(address); err == nil && !t.IsGRPC() {
+		return t
+	}
+	return &Target{Scheme: schemeGRPC, text: address, Rest: address, network: "tcp", address: address}
+}
+
+func (e *Endpoints) dialer(t *Target) sock.Dialer {
+	d := t.socketDialer(e.opts, "")
+	d.GRPC, d.Options.Upgrade, d.Near = "", e.upgrade, inProcess
+	return d
+}
+
+// Handshake secures a connection that Dial, or somebody else, has made, and asks the server for its
+// protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and the
+// result of the security handshake. authority is the name that the server must prove.
+func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error) {
+	if o, ok := conn.(opened); ok {
+		return o.session, nil, nil, nil
+	}
+	name, raw := "", conn
+	if a := conn.RemoteAddr(); a != nil {
+		name = a.String()
+	}
+	d := e.dialer(&Target{Scheme: schemeGRPC, text: name, network: "tcp"})
+	auth := credentials.AuthInfo(nil)
+	if e.creds == nil {
+		auth = d.Options.PlainAuth(conn)
+	} else {
+		secured, info, err := e.creds.ClientHandshake(ctx, authority, conn)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		conn, auth = secured, info
+	}
+	over, native, err := sock.Ask(ctx, conn, auth)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, nil, err
+	}
+	if !native {
+		return nil, over, auth, nil
+	}
+	s, err := d.Over(ctx, raw, over, auth)
+	return s, nil, nil, err
+}
+
+// An opened connection stands for a session.
+type opened struct {
+	net.Conn // nil
+	session  link.Session
+}
+
+var errUnused = errors.New("the connection was not used")
+
+// Close implements [net.Conn].
+func (o opened) Close() error { return o.session.Close(errUnused) }

@@ -1,0 +1,159 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Ask finds out which protocol the server of conn speaks. auth is the result of the security
+// handshake, or nil. It asks the server, which takes a round trip, unless TLS has agreed on a
+// protocol of nearcall by ALPN. If the server is nearcall's, native is true, and [Dialer.Over] starts
+// a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection for the
+// transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask fails, the
+// caller closes conn.
+//
+// grpc-go sets TCP_USER_TIMEOUT on what its dialer returns, if that is a *net.TCPConn. So the dialer
+// should return conn, and the credentials' handshake over.
+func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over net.Conn, native bool, err error) {
+	if agreed(auth) {
+		return conn, true, nil
+	}
+	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	first, reply, err := ask(conn)
+	if !late() {
+		err = ctx.Err()
+	}
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("the server has not said which protocol it speaks: %w", err)
+	case reply != isGRPC:
+		return conn, reply == isNative, reply.error(first)
+	}
+	a := &asked{Begun: Begun{Conn: conn, first: first}, preface: preface}
+	if s, ok := conn.(syscall.Conn); ok {
+		return askedSocket{a, s}, false, nil
+	}
+	return a, false, nil
+}
+
+// ask asks which protocol conn's server speaks. first is what was read of the reply.
+func ask(conn net.Conn) (first []byte, r reply, err error) {
+	if _, err := io.WriteString(conn, wire.Question); err != nil {
+		return nil, unclearYet, err
+	}
+	// Both replies that let the connection go on decide with their first 9 bytes. What follows in
+	// nearcall's protocol is for the session, which may receive descriptors with it.
+	first = make([]byte, 0, frameHead)
+	for {
+		n, err := conn.Read(first[len(first):cap(first)])
+		first = first[:len(first)+n]
+		switch r = replyOf(first); {
+		case r != unclearYet:
+			return first, r, nil
+		case err == io.EOF, errors.Is(err, syscall.ECONNRESET):
+			err = errors.New("it closed the connection")
+			if n := len(first); n > 0 {
+				err = fmt.Errorf("%w after %q", err, first)
+			}
+			return first, r, fmt.Errorf("%w; if it expects TLS, use WithTransportCredentials", err)
+		case err != nil:
+			return first, r, err
+		}
+	}
+}
+
+// A reply is what a server says to the question.
+type reply int
+
+const (
+	unclearYet reply = iota
+	isNative
+	isGRPC
+	isOldNative // nearcall, but it does not know the question
+	isHTTP1
+	wantsTLS // it expects TLS
+	isForeign
+)
+
+// replyOf returns the reply that begins with first, of up to 9 bytes.
+func replyOf(first []byte) reply {
+	const http1 = "HTTP/1."
+	switch s := string(first); {
+	case s == wire.Answer:
+		return isNative
+	case len(s) < frameHead && (strings.HasPrefix(wire.Answer, s) || strings.HasPrefix(http1, s) && s != http1 || mayBeSettings(first) || s == "\x15"):
+		return unclearYet
+	case mayBeSettings(first):
+		return isGRPC
+	case strings.HasPrefix(wire.Magic, s):
+		return isOldNative
+	case strings.HasPrefix(s, http1):
+		return isHTTP1
+	case strings.HasPrefix(s, "\x15\x03"): // an alert
+		return wantsTLS
+	}
+	return isForeign
+}
+
+// error returns the error of a reply that begins with first, nil if the connection can go on.
+func (r reply) error(first []byte) error {
+	what := ""
+	switch r {
+	case isNative, isGRPC:
+		return nil
+	case isOldNative:
+		what = "a nearcall server listens there that cannot be asked for its protocol; dial it by a target of nearcall, such as tcp:HOST:PORT"
+	case isHTTP1:
+		what = "an HTTP/1 server listens there, or one that expects TLS; dial the port of a gRPC server, or use WithTransportCredentials"
+	case wantsTLS:
+		what = "the server expects TLS; use WithTransportCredentials"
+	default:
+		what = fmt.Sprintf("neither a gRPC server nor a nearcall server listens there: it begins with %q; dial another address", first)
+	}
+	return fmt.Errorf("%w: %s", link.ErrForeign, what)
+}
+
+// An asked connection is one whose server has answered the question as an ordinary gRPC server. The
+// server has got the preface, so asked drops the one that the client's transport writes. The
+// transport's SETTINGS follow those of the question.
+type asked struct {
+	Begun
+	preface string // what of the preface must still be dropped
+}
+
+// NetConn returns the connection below, as NetConn of a *tls.Conn does.
+func (a *asked) NetConn() net.Conn { return a.Conn }
+
+// Write implements [net.Conn].
+func (a *asked) Write(b []byte) (int, error) {
+	if a.preface == "" {
+		return a.Conn.Write(b)
+	}
+	n := min(len(a.preface), len(b))
+	if string(b[:n]) != a.preface[:n] {
+		return 0, fmt.Errorf("the client of an ordinary gRPC server must begin with the preface of HTTP/2, not with %.20q", b)
+	}
+	a.preface = a.preface[n:]
+	if n == len(b) {
+		return n, nil
+	}
+	m, err := a.Conn.Write(b[n:])
+	return n + m, err
+}
+
+// An askedSocket is an asked connection over a socket.
+type askedSocket struct {
+	*asked
+	syscall.Conn
+}

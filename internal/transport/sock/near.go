@@ -1,0 +1,195 @@
+package sock
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Nearer paths, as docs/protocol.md specifies them. A client that has connected over TCP to a
+// server of its own host asks for an offer, and the server's HELLO makes it: the name of an
+// abstract unix socket, and a nonce that belongs to this connection. The client connects to that
+// name, or finds it in its own process, and introduces itself with the nonce and the addresses of
+// its TCP connection. If the server sees the same addresses, nothing stands between the two, and
+// the session begins over shared memory or in process, with the peers that TCP and TLS have
+// established. If anything else comes of it, the TCP connection is used as if there had been no
+// offer. near_dial.go is the client's part, near_listen.go is the server's.
+
+// An InProcess opens a session between a client and a server of this process. client and server
+// are the peers that they see. window is the client's, in bytes.
+type InProcess func(window int, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error)
+
+const (
+	moving  = time.Second     // how long a client tries a nearer path
+	staying = 5 * time.Second // how long a server waits for a client that neither moves nor stays
+)
+
+// inProcess is the Path of sessions within a process.
+const inProcess = "inproc"
+
+// A nonce belongs to one connection, and is used once.
+type nonce [16]byte
+
+func newNonce() (n nonce) {
+	_, _ = rand.Read(n[:]) // it never fails
+	return n
+}
+
+// offerOf splits HELLO's field near into a nonce and a name. ok is false if it offers nothing.
+func offerOf(near string) (n nonce, name string, ok bool) {
+	if len(near) <= len(n) {
+		return n, "", false
+	}
+	return nonce([]byte(near[:len(n)])), near[len(n):], true
+}
+
+// Ends are the addresses of a TCP connection, as its client sees them, and where they mean
+// something.
+type ends struct {
+	client, server netip.AddrPort
+	namespace      uint64 // of the network; 0 if the system does not tell
+}
+
+// endsOf returns the ends of a connection whose addresses are near, on this side, and far.
+func endsOf(conn *net.TCPConn) (near, far netip.AddrPort) {
+	return addrOf(conn.LocalAddr()), addrOf(conn.RemoteAddr())
+}
+
+// addrOf returns a without the difference between an IPv4 address and its form in IPv6.
+func addrOf(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	p := t.AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+// onThisHost reports whether a connection between these addresses of this side and the other one
+// does not leave this host. Addresses with a zone, which introductions have no room for, do not
+// count. A socket can be bound to this host's addresses only. To ask for a list of these would cost
+// more, the more there are.
+func onThisHost(near, far netip.Addr) bool {
+	switch {
+	case !near.IsValid() || !far.IsValid() || near.Zone() != "" || far.Zone() != "":
+		return false
+	case near == far || far.IsLoopback():
+		return true
+	}
+	own, err := net.ListenUDP("udp", &net.UDPAddr{IP: far.AsSlice()})
+	if err != nil {
+		return false
+	}
+	_ = own.Close()
+	return true
+}
+
+// bareTCP returns the TCP connection raw if nothing but TLS is between it and secured, the result
+// of the handshake of creds, and nil otherwise: a nearer path would go around what is between them.
+func bareTCP(raw, secured net.Conn, creds credentials.TransportCredentials) *net.TCPConn {
+	if t, ok := raw.(*tls.Conn); ok && creds == nil { // from a tls.NewListener
+		raw, secured = t.NetConn(), t.NetConn()
+	}
+	tcp, _ := raw.(*net.TCPConn)
+	if tcp != nil && secured != raw && !isTLS(creds) {
+		return nil
+	}
+	return tcp
+}
+
+// introductionLine is what an introduction begins with.
+const introductionLine = "nearcall/1 near\n"
+
+// addrSize is the length of an address in an introduction: 16 bytes in IPv6's form, and the port.
+const addrSize = 16 + 2
+
+const introductionSize = len(introductionLine) + len(nonce{}) + 2*addrSize
+
+func appendIntroduction(b []byte, n nonce, e ends) []byte {
+	b = append(append(b, introductionLine...), n[:]...)
+	for _, a := range []netip.AddrPort{e.client, e.server} {
+		ip := a.Addr().As16()
+		b = binary.BigEndian.AppendUint16(append(b, ip[:]...), a.Port())
+	}
+	return b
+}
+
+// parseIntroduction parses a whole introduction.
+func parseIntroduction(b []byte) (n nonce, e ends, err error) {
+	if len(b) != introductionSize || string(b[:len(introductionLine)]) != introductionLine {
+		return n, e, fmt.Errorf("%w: the peer does not introduce itself", wire.ErrProtocol)
+	}
+	b = b[len(introductionLine):]
+	b = b[copy(n[:], b):]
+	for _, a := range []*netip.AddrPort{&e.client, &e.server} {
+		ip := netip.AddrFrom16([16]byte(b[:16])).Unmap()
+		*a = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[16:]))
+		b = b[addrSize:]
+	}
+	return n, e, nil
+}
+
+func readIntroduction(r io.Reader) (nonce, ends, error) {
+	var b [introductionSize]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return nonce{}, ends{}, err
+	}
+	return parseIntroduction(b[:])
+}
+
+// helloOf returns the HELLO at the start of what a peer has sent, and its length with the line.
+// n is 0 if it is not complete, or if something else has come.
+func helloOf(b []byte) (h wire.Hello, n int) {
+	if len(b) < len(wire.Magic) || string(b[:len(wire.Magic)]) != wire.Magic {
+		return h, 0
+	}
+	f, n, err := wire.Next(b[len(wire.Magic):])
+	if err != nil || n == 0 || f.Kind != wire.KindHello {
+		return h, 0
+	}
+	if h, err = wire.ParseHello(f.Body); err != nil {
+		return h, 0
+	}
+	return h, len(wire.Magic) + n
+}
+
+// paths has the path to each address that was logged last, so that a line is logged only when it
+// changes.
+var paths struct {
+	sync.Mutex
+	to map[string]string
+}
+
+// maxPaths limits the addresses that are remembered.
+const maxPaths = 1024
+
+// logPath logs how calls to a server travel, and why not nearer.
+func logPath(server, path, why string) {
+	paths.Lock()
+	known := paths.to[server] == path
+	if !known {
+		if len(paths.to) >= maxPaths || paths.to == nil {
+			paths.to = make(map[string]string)
+		}
+		paths.to[server] = path
+	}
+	paths.Unlock()
+	switch {
+	case known:
+	case why == "":
+		logger.Infof("calls to the server at %s travel by %s", server, path)
+	default:
+		logger.Infof("calls to the server at %s travel by %s; why not nearer: %q", server, path, why)
+	}
+}

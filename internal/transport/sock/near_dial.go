@@ -1,0 +1,161 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+var (
+	errElsewhere = errors.New("the server is on another host")
+	errNoOffer   = errors.New("the server offers nothing nearer: it cannot, or something is in between")
+)
+
+// nearer asks a server for a nearer path than conn, a connection over TCP, which the caller closes
+// if there is a nearer session or an error. Otherwise nearer has changed o to that of a session
+// over conn.
+func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) (link.Session, error) {
+	tcp := bareTCP(raw, conn, d.Options.Creds)
+	if why := d.mayAsk(tcp); why != nil {
+		d.stay(o, why)
+		return nil, nil
+	}
+	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	_, failed := conn.Write(o.Greeting(d.Accept != nil, wire.FeatureNear, ""))
+	o.Greeted = true
+	var hello wire.Hello
+	if failed == nil {
+		o.First, hello = readHello(conn, o.First)
+	}
+	if !late() {
+		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
+	}
+	n, name, ok := offerOf(hello.Near)
+	if !ok {
+		d.stay(o, errNoOffer)
+		return nil, nil
+	}
+	s, why := d.move(ctx, tcp, n, name, *o)
+	switch {
+	case why == nil:
+		_ = conn.SetWriteDeadline(time.Now().Add(moving))
+		_, _ = conn.Write(wire.AppendBye(nil, wire.ByeDone, "the client has taken a nearer path"))
+		logPath(fmt.Sprint(o.Peer.Addr), s.Peer().Path, "")
+		return s, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
+	}
+	_, _ = conn.Write(wire.AppendStay(nil)) // if it fails, so will the session
+	d.stay(o, why)
+	return nil, nil
+}
+
+// mayAsk returns why a server is not asked for a nearer path.
+func (d Dialer) mayAsk(tcp *net.TCPConn) error {
+	if tcp == nil {
+		return errors.New("the connection is neither a TCP socket itself nor TLS over one")
+	}
+	near, far := endsOf(tcp)
+	switch {
+	case !onThisHost(near.Addr(), far.Addr()):
+		return errElsewhere
+	case d.Options.Upgrade == nil:
+		return errors.New("this system has nothing nearer")
+	}
+	return nil
+}
+
+// stay records why a session stays on TCP, and logs it unless nothing could be nearer.
+func (d Dialer) stay(o *mux.Options, why error) {
+	o.Peer.NotNearer = why.Error()
+	if why != errElsewhere {
+		logPath(fmt.Sprint(o.Peer.Addr), "tcp", o.Peer.NotNearer)
+	}
+}
+
+// readHello reads until the server's HELLO has come, or something else. What is wrong with that
+// the session finds out, which gets all that was read.
+func readHello(conn net.Conn, first []byte) ([]byte, wire.Hello) {
+	const enough = 4 << 10 // no HELLO is so long
+	for {
+		if h, n := helloOf(first); n > 0 {
+			return first, h
+		}
+		if n := min(len(first), len(wire.Magic)); len(first) > enough || !strings.HasPrefix(wire.Magic, string(first[:n])) {
+			return first, wire.Hello{}
+		}
+		b := make([]byte, 512)
+		n, err := conn.Read(b)
+		first = append(first, b[:n]...)
+		if err != nil {
+			return first, wire.Hello{}
+		}
+	}
+}
+
+// move opens a session with the server that has made an offer over tcp.
+func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string, o mux.Options) (link.Session, error) {
+	var e ends
+	e.client, e.server = endsOf(tcp)
+	e.namespace = namespaceOf(tcp)
+	if here, ok := named.Load(name); ok && !here.(*Listener).limitsAge() {
+		o.Peer.Path = inProcess
+		return here.(*Listener).openInProcess(d, n, e, o.Peer)
+	}
+	ctx, cancel := context.WithTimeout(ctx, moving)
+	defer cancel()
+	over, err := d.introduce(ctx, n, name, e)
+	if err != nil {
+		return nil, err
+	}
+	o.First, o.Greeted, o.Peer.Path = nil, false, d.Options.Upgrade.Network
+	s, err := d.begin(ctx, over, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// introduce connects to the name that a server has offered, and returns the connection that the
+// unix socket was upgraded to.
+func (d Dialer) introduce(ctx context.Context, n nonce, name string, e ends) (over mux.Conn, err error) {
+	if d.Options.NoUpgrade {
+		return nil, errTurnedOff
+	}
+	dialer := net.Dialer{Control: scmrights.RefuseFrom}
+	conn, err := dialer.DialContext(ctx, "unix", "@"+name)
+	if err != nil {
+		return nil, fmt.Errorf("the server's socket cannot be reached: %w", errors.Unwrap(err))
+	}
+	defer func() {
+		if err != nil {
+			_ = conn.Close()
+		}
+	}()
+	u := conn.(*net.UnixConn)
+	if err := d.Options.Upgrade.Trusts(u); err != nil {
+		return nil, err
+	}
+	if namespaceOf(u) != e.namespace {
+		return nil, errors.New("the TCP connection belongs to another network namespace")
+	}
+	late := context.AfterFunc(ctx, func() { _ = u.SetDeadline(time.Unix(1, 0)) })
+	if _, err = u.Write(appendIntroduction(nil, n, e)); err == nil {
+		over, _, err = d.Options.Upgrade.Offer(u)
+	}
+	if !late() {
+		if over != nil {
+			_ = over.Close()
+		}
+		return nil, fmt.Errorf("the server took more than %v: %w", moving, ctx.Err())
+	}
+	return over, err
+}
