@@ -1,6 +1,6 @@
 // Package proxies runs calls through nginx and Caddy: over WebSocket and over plain HTTP,
 // with TLS that ends at the proxy, and while the proxy restarts, reloads or closes
-// connections.
+// connections. The proxies are also asked which protocol they speak.
 //
 //	make proxies
 //

@@ -17,8 +17,8 @@ import (
 )
 
 // Ask finds out which protocol the server of conn speaks. auth is the result of the security
-// handshake, or nil. It asks the server, which takes a round trip, unless TLS has agreed on a
-// protocol of nearcall by ALPN. If the server is nearcall's, native is true, and [Dialer.Over] starts
+// handshake, or nil. It asks the server, which takes a round trip, unless TLS has agreed on
+// nearcall's protocol by ALPN. If the server is nearcall's, native is true, and [Dialer.Over] starts
 // a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection for the
 // transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask fails, the
 // caller closes conn.
