@@ -128,7 +128,7 @@ var stateCases = []Case{
 			in("SHUTDOWN")
 		}
 	}},
-	{Name: "contexts that are done", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "contexts that are done", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
 		client, _ := c.Balance(pickFirst, addresses(s...))
 		cancelled, cancel := context.WithCancel(c.ctx)
@@ -325,7 +325,7 @@ var stateCases = []Case{
 			c.Err("other", <-results)
 		}
 	}},
-	{Name: "Close under load", Sizes: []int{3}, Run: func(c *C) {
+	{Name: "Close under load", Fleets: everywhere, Sizes: []int{3}, Run: func(c *C) {
 		client, _ := c.Balance(roundRobin, addresses(c.Fleet()...))
 		c.Settle(client, 3)
 		load := c.Load(8, client)

@@ -64,10 +64,17 @@ type Client interface {
 }
 
 // A dialer makes clients.
-type dialer func(target string, o Options) (Client, error)
+type dialer struct {
+	dial func(target string, o Options) (Client, error)
+	near bool // it knows nearcall's schemes
+}
 
-// grpcClient is the oracle.
-func grpcClient(target string, o Options) (Client, error) {
+var (
+	grpcClient     = dialer{dialGRPC, false} // the oracle
+	nearcallClient = dialer{dialNearcall, true}
+)
+
+func dialGRPC(target string, o Options) (Client, error) {
 	opts := []grpc.DialOption{grpc.WithResolvers(o.Resolvers...), grpc.WithTransportCredentials(o.Creds),
 		grpc.WithConnectParams(o.connectParams()), grpc.WithIdleTimeout(o.IdleTimeout)}
 	if o.ServiceConfig != "" {
@@ -104,7 +111,7 @@ func grpcClient(target string, o Options) (Client, error) {
 		grpc.WithChainUnaryInterceptor(o.Unary...), grpc.WithChainStreamInterceptor(o.Stream...))...))
 }
 
-func nearcallClient(target string, o Options) (Client, error) {
+func dialNearcall(target string, o Options) (Client, error) {
 	opts := []nearcall.DialOption{nearcall.WithResolvers(o.Resolvers...), nearcall.WithTransportCredentials(o.Creds),
 		nearcall.WithConnectParams(o.connectParams()), nearcall.WithIdleTimeout(o.IdleTimeout)}
 	if o.ServiceConfig != "" {
