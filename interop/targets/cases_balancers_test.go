@@ -19,6 +19,7 @@ import (
 	_ "google.golang.org/grpc/balancer/weightedroundrobin"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	pb "google.golang.org/grpc/interop/grpc_testing"
@@ -495,6 +496,19 @@ var balancerCases = []Case{
 		h.SetServingStatus("x", healthpb.HealthCheckResponse_SERVING)
 		checked.Await(connectivity.Ready)
 	}},
+	{Name: "credentials of a SubConn", Sizes: []int{1}, Run: func(c *C) {
+		s := c.Fleet()
+		h, config := c.Held()
+		client, _ := c.Balance(config, addresses(s...))
+		client.Connect()
+		cc := h.ClientConn()
+		b := bundle{c.clientCreds(), perRPC{c.Named("credentials"), false}}
+		one, _ := c.NewSubConn(cc, "one", addresses(s...), balancer.NewSubConnOptions{CredsBundle: b})
+		one.Connect()
+		one.Await(connectivity.Ready)
+		cc.UpdateState(balancer.State{ConnectivityState: connectivity.Ready, Picker: to(one)})
+		c.Shown("call", c.Timeout(time.Second), client)
+	}},
 	{Name: "ExitIdle", Sizes: []int{1}, Plain: true, Run: func(c *C) {
 		h, config := c.Held()
 		client, _ := c.Balance(config, addresses(c.Fleet()...))
@@ -633,6 +647,16 @@ func trailerOf(md metadata.MD) string {
 	sort.Strings(out)
 	return strings.Join(out, " ")
 }
+
+// A bundle is what its fields say.
+type bundle struct {
+	transport credentials.TransportCredentials
+	call      credentials.PerRPCCredentials
+}
+
+func (b bundle) TransportCredentials() credentials.TransportCredentials { return b.transport }
+func (b bundle) PerRPCCredentials() credentials.PerRPCCredentials       { return b.call }
+func (b bundle) NewWithMode(mode string) (credentials.Bundle, error)    { return b, nil }
 
 // A producerBuilder builds what it gets.
 type producerBuilder struct {
