@@ -111,7 +111,7 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
 
 .PHONY: targets
-targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers
+targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers; in about a minute
 	cd interop/targets && $(GO) test -count=1 -parallel=8 .
 
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats

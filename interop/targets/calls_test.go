@@ -39,7 +39,7 @@ func (c *C) TryDial(target string, o Options) (Client, error) {
 	if o.Creds == nil {
 		o.Creds = c.clientCreds()
 	}
-	client, err := c.dial(target, o)
+	client, err := c.dialer.dial(target, o)
 	if err == nil {
 		c.Cleanup(func() { client.Close() })
 	}

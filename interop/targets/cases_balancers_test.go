@@ -19,6 +19,9 @@ import (
 	_ "google.golang.org/grpc/balancer/weightedroundrobin"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/orca"
@@ -32,7 +35,7 @@ import (
 func TestBalancers(t *testing.T) { run(t, balancerCases) }
 
 var balancerCases = []Case{
-	{Name: "pick_first", Run: func(c *C) {
+	{Name: "pick_first", Fleets: everywhere, Run: func(c *C) {
 		s := c.Fleet()
 		client, _ := c.Balance("", addresses(s...))
 		c.Spread("default", client, 6)
@@ -70,7 +73,7 @@ var balancerCases = []Case{
 		c.Settle(client, 3)
 		c.Spread("it is back", client, 9)
 	}},
-	{Name: "round_robin with streams", Sizes: []int{3}, Run: func(c *C) {
+	{Name: "round_robin with streams", Fleets: everywhere, Sizes: []int{3}, Run: func(c *C) {
 		client, _ := c.Balance(roundRobin, addresses(c.Fleet()...))
 		c.Settle(client, 3)
 		got := map[string]int{}
@@ -146,7 +149,7 @@ var balancerCases = []Case{
 		c.Note("calls reach %d", reached(c.ctx, client, 30))
 		c.Note("state %v", client.GetState())
 	}},
-	{Name: "ring_hash", Run: func(c *C) {
+	{Name: "ring_hash", Fleets: everywhere, Run: func(c *C) {
 		s := c.Fleet()
 		r := c.Source("own")
 		var state resolver.State
@@ -182,7 +185,7 @@ var balancerCases = []Case{
 			c.Named(name).Err("call", lastly(unary(c.ctx, client)))
 		}
 	}},
-	{Name: "a picker's errors", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "a picker's errors", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		client, _ := c.Balance(asking, addresses(c.Fleet()...))
 		c.Unary("first call", c.ctx, client)
 		picks := 0
@@ -212,7 +215,7 @@ var balancerCases = []Case{
 		c.Stream("status, stream", with(c.ctx, status.Error(codes.Unavailable, "dropped")), client)
 		c.Unary("wrapped", with(c.ctx, fmt.Errorf("wrapped: %w", balancer.ErrNoSubConnAvailable)), client)
 	}},
-	{Name: "drops are not retried", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "drops are not retried", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		client, _ := c.Balance(`{"loadBalancingConfig":[{"asking":{}}],"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":4,"initialBackoff":"0.001s","maxBackoff":"0.001s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]}`, addresses(c.Fleet()...))
 		for _, err := range []error{status.Error(codes.Unavailable, "dropped"), errIll, nil} {
 			picks := 0
@@ -224,7 +227,7 @@ var balancerCases = []Case{
 			c.Note("%d picks", picks)
 		}
 	}},
-	{Name: "a picker's metadata", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "a picker's metadata", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		client, _ := c.Balance(asking, addresses(c.Fleet()...))
 		with := func(pairs ...string) context.Context {
 			return context.WithValue(c.with("show", "own"), pickKey{}, pickFunc(func(info balancer.PickInfo, sc balancer.SubConn) (balancer.PickResult, error) {
@@ -245,7 +248,7 @@ var balancerCases = []Case{
 		_, err := pb.NewTestServiceClient(client).FullDuplexCall(with("show", "\x01"))
 		c.Err("illegal value, stream", err)
 	}},
-	{Name: "Done", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "Done", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
 		client, _ := c.Balance(asking, addresses(s...), func(o *Options) { o.CallOptions = []grpc.CallOption{grpc.MaxCallSendMsgSize(100)} })
 		c.Unary("first call", c.ctx, client)
@@ -464,6 +467,48 @@ var balancerCases = []Case{
 		_, err := unary(c.ctx, p.(grpc.ClientConnInterface))
 		c.Code("a call after the loss", err)
 	}},
+	{Name: "health listeners", Sizes: []int{1}, Run: func(c *C) {
+		h := health.NewServer()
+		s := c.Fleet(func(s *Server) {
+			s.Register = func(r grpc.ServiceRegistrar) { healthpb.RegisterHealthServer(r, h) }
+		})
+		held, config := c.Held()
+		client, r := c.Balance("", addresses(s...))
+		client.Connect()
+		c.Await(client, connectivity.Ready)
+		r.Config(strings.TrimSuffix(config, "}")+`,"healthCheckConfig":{"serviceName":"x"}}`, addresses(s...)...)
+		cc := held.ClientConn()
+		listening, _ := c.NewSubConn(cc, "listening", addresses(s...), balancer.NewSubConnOptions{})
+		listening.Connect()
+		listening.Await(connectivity.Ready)
+		h.SetServingStatus("x", healthpb.HealthCheckResponse_SERVING)
+		listening.RegisterHealthListener(func(s balancer.SubConnState) {
+			c.Named("listener").Note("%v %v", s.ConnectivityState, s.ConnectionError)
+		})
+		c.Until("it is healthy", func() bool { return c.noted("listener", "READY") == 1 })
+		h.SetServingStatus("x", healthpb.HealthCheckResponse_NOT_SERVING)
+		c.Until("it is not healthy", func() bool { return c.noted("listener", "TRANSIENT_FAILURE") == 1 })
+		listening.Shutdown()
+		listening.Await(connectivity.Shutdown)
+		checked, _ := c.NewSubConn(cc, "checked", addresses(s...), balancer.NewSubConnOptions{HealthCheckEnabled: true})
+		checked.Connect()
+		checked.Await(connectivity.TransientFailure)
+		h.SetServingStatus("x", healthpb.HealthCheckResponse_SERVING)
+		checked.Await(connectivity.Ready)
+	}},
+	{Name: "credentials of a SubConn", Sizes: []int{1}, Run: func(c *C) {
+		s := c.Fleet()
+		h, config := c.Held()
+		client, _ := c.Balance(config, addresses(s...))
+		client.Connect()
+		cc := h.ClientConn()
+		b := bundle{c.clientCreds(), perRPC{c.Named("credentials"), false}}
+		one, _ := c.NewSubConn(cc, "one", addresses(s...), balancer.NewSubConnOptions{CredsBundle: b})
+		one.Connect()
+		one.Await(connectivity.Ready)
+		cc.UpdateState(balancer.State{ConnectivityState: connectivity.Ready, Picker: to(one)})
+		c.Shown("call", c.Timeout(time.Second), client)
+	}},
 	{Name: "ExitIdle", Sizes: []int{1}, Plain: true, Run: func(c *C) {
 		h, config := c.Held()
 		client, _ := c.Balance(config, addresses(c.Fleet()...))
@@ -602,6 +647,16 @@ func trailerOf(md metadata.MD) string {
 	sort.Strings(out)
 	return strings.Join(out, " ")
 }
+
+// A bundle is what its fields say.
+type bundle struct {
+	transport credentials.TransportCredentials
+	call      credentials.PerRPCCredentials
+}
+
+func (b bundle) TransportCredentials() credentials.TransportCredentials { return b.transport }
+func (b bundle) PerRPCCredentials() credentials.PerRPCCredentials       { return b.call }
+func (b bundle) NewWithMode(mode string) (credentials.Bundle, error)    { return b, nil }
 
 // A producerBuilder builds what it gets.
 type producerBuilder struct {

@@ -24,7 +24,7 @@ func TestResolvers(t *testing.T) { run(t, resolverCases) }
 var errIll = errors.New("the resolver is ill")
 
 var resolverCases = []Case{
-	{Name: "own scheme", Run: func(c *C) {
+	{Name: "own scheme", Fleets: everywhere, Run: func(c *C) {
 		client, r := c.Balance(roundRobin, addresses(c.Fleet()...))
 		c.Settle(client, c.Size)
 		c.Spread("calls", client, 6*c.Size)
@@ -122,7 +122,7 @@ var resolverCases = []Case{
 			c.Until("all connections end", func() bool { return s[0].conns.Load()+s[1].conns.Load()+s[2].conns.Load() == 0 })
 		}
 	}},
-	{Name: "addresses that change under load", Sizes: []int{3}, Run: func(c *C) {
+	{Name: "addresses that change under load", Fleets: everywhere, Sizes: []int{3}, Run: func(c *C) {
 		s := c.Fleet()
 		client, r := c.Balance(roundRobin, addresses(s...))
 		c.Settle(client, 3)
@@ -317,7 +317,7 @@ var resolverCases = []Case{
 		client, _ := c.Balance(pickFirst, []resolver.Address{a})
 		c.Shown("call", c.ctx, client)
 	}},
-	{Name: "several addresses of an endpoint", Run: func(c *C) {
+	{Name: "several addresses of an endpoint", Fleets: everywhere, Run: func(c *C) {
 		s := c.Fleet()
 		for _, p := range []string{pickFirst, roundRobin} {
 			r := c.Source("own")
@@ -355,7 +355,7 @@ var resolverCases = []Case{
 			})
 		}
 	}},
-	{Name: "NewAddress", Run: func(c *C) {
+	{Name: "NewAddress", Fleets: everywhere, Run: func(c *C) {
 		s := c.Fleet()
 		client, r := c.Balance(roundRobin, addresses(s[0]))
 		c.Unary("call", c.ctx, client)
@@ -364,7 +364,7 @@ var resolverCases = []Case{
 		c.Settle(client, c.Size)
 		c.Spread("calls", client, 3*c.Size)
 	}},
-	{Name: "a resolver that overrides the authority", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "a resolver that overrides the authority", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
 		r := overrider{c.Source("own")}
 		r.Addresses(addresses(s...)...)
@@ -398,7 +398,7 @@ var resolverCases = []Case{
 			c.Unary("call", c.ctx, client)
 		}
 	}},
-	{Name: "a set authority", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "a set authority", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		client, _ := c.Balance(pickFirst, addresses(c.Fleet()...), func(o *Options) { o.Authority = "set.test" })
 		c.Authority("set", client)
 		c.Authority("of a call", client, grpc.CallAuthority("call.test"))

@@ -64,16 +64,33 @@ type Client interface {
 }
 
 // A dialer makes clients.
-type dialer func(target string, o Options) (Client, error)
+type dialer struct {
+	dial func(target string, o Options) (Client, error)
+	near bool // it knows nearcall's schemes
+}
 
-// grpcClient is the oracle.
-func grpcClient(target string, o Options) (Client, error) {
-	opts := append(missing(o), grpc.WithTransportCredentials(o.Creds), grpc.WithConnectParams(o.connectParams()), grpc.WithIdleTimeout(o.IdleTimeout))
+var (
+	grpcClient     = dialer{dialGRPC, false} // the oracle
+	nearcallClient = dialer{dialNearcall, true}
+)
+
+func dialGRPC(target string, o Options) (Client, error) {
+	opts := []grpc.DialOption{grpc.WithResolvers(o.Resolvers...), grpc.WithTransportCredentials(o.Creds),
+		grpc.WithConnectParams(o.connectParams()), grpc.WithIdleTimeout(o.IdleTimeout)}
 	if o.ServiceConfig != "" {
 		opts = append(opts, grpc.WithDefaultServiceConfig(o.ServiceConfig))
 	}
 	if o.DisableRetry {
 		opts = append(opts, grpc.WithDisableRetry())
+	}
+	if o.DisableServiceConfig {
+		opts = append(opts, grpc.WithDisableServiceConfig())
+	}
+	if o.DisableHealthCheck {
+		opts = append(opts, grpc.WithDisableHealthCheck())
+	}
+	if o.NoProxy {
+		opts = append(opts, grpc.WithNoProxy())
 	}
 	if o.Authority != "" {
 		opts = append(opts, grpc.WithAuthority(o.Authority))
@@ -94,7 +111,7 @@ func grpcClient(target string, o Options) (Client, error) {
 		grpc.WithChainUnaryInterceptor(o.Unary...), grpc.WithChainStreamInterceptor(o.Stream...))...))
 }
 
-func nearcallClient(target string, o Options) (Client, error) {
+func dialNearcall(target string, o Options) (Client, error) {
 	opts := []nearcall.DialOption{nearcall.WithResolvers(o.Resolvers...), nearcall.WithTransportCredentials(o.Creds),
 		nearcall.WithConnectParams(o.connectParams()), nearcall.WithIdleTimeout(o.IdleTimeout)}
 	if o.ServiceConfig != "" {
@@ -129,21 +146,6 @@ func nearcallClient(target string, o Options) (Client, error) {
 	}
 	return checked(nearcall.NewClient(target, append(opts, nearcall.WithDefaultCallOptions(o.CallOptions...),
 		nearcall.WithChainUnaryInterceptor(o.Unary...), nearcall.WithChainStreamInterceptor(o.Stream...))...))
-}
-
-// missing returns what nearcall has no options for, as options of grpc-go.
-func missing(o Options) []grpc.DialOption {
-	opts := []grpc.DialOption{grpc.WithResolvers(o.Resolvers...)}
-	if o.DisableServiceConfig {
-		opts = append(opts, grpc.WithDisableServiceConfig())
-	}
-	if o.DisableHealthCheck {
-		opts = append(opts, grpc.WithDisableHealthCheck())
-	}
-	if o.NoProxy {
-		opts = append(opts, grpc.WithNoProxy())
-	}
-	return opts
 }
 
 // checked makes a nil interface of a nil pointer.

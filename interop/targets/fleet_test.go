@@ -39,7 +39,13 @@ const (
 	near     kind = "nearcall"
 	mixed    kind = "mixed" // the first is nearcall's, and every second one
 	unix     kind = "unix"  // nearcall's, at unix sockets
+
+	// inProcess are nearcall's. Its clients reach them by inproc:NAME, the oracle by TCP.
+	inProcess kind = "inproc"
 )
+
+// everywhere are all kinds.
+var everywhere = []kind{ordinary, near, mixed, unix, inProcess}
 
 // A server is a *grpc.Server or a *nearcall.Server.
 type server interface {
@@ -102,6 +108,8 @@ func (c *C) Serve(name string, i int, edit ...func(*Server)) *Server {
 func (c *C) NewServer(name string, i int, address string, edit ...func(*Server)) *Server {
 	s := &Server{c: c, Name: name, Addr: address, kind: c.Kind, network: "tcp", released: make(chan struct{})}
 	switch c.Kind {
+	case inProcess:
+		s.kind, s.path = near, fmt.Sprint("inproc:targets-", ips.Add(1))
 	case mixed:
 		s.kind = []kind{near, ordinary}[i%2]
 	case unix:
@@ -112,6 +120,7 @@ func (c *C) NewServer(name string, i int, address string, edit ...func(*Server))
 		c.Cleanup(func() { os.RemoveAll(dir) })
 		s.kind, s.network, s.path = near, "unix", filepath.Join(dir, "s")
 		s.Addr = "unix:" + s.path
+		c.Call(s.Addr, name)
 	}
 	for _, f := range edit {
 		f(s)
@@ -136,6 +145,9 @@ func (s *Server) Start() {
 	if s.network == "tcp" {
 		s.Addr = lis.Addr().String()
 		s.c.Call(s.Addr, s.Name)
+		if s.path != "" {
+			s.c.Call(s.path, s.Name)
+		}
 		host, port, _ := net.SplitHostPort(s.Addr)
 		s.c.Call(host+"%3A"+port, s.Name)
 	}
@@ -156,9 +168,18 @@ func (s *Server) Start() {
 	}
 	served, srv := make(chan struct{}), s.server
 	s.served = served
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = srv.Serve(gatedListener{lis, &s.gate}) })
+	if s.c.Kind == inProcess {
+		lis, err := nearcall.Listen(s.path)
+		if err != nil {
+			panic(err)
+		}
+		serving.Go(func() { _ = srv.Serve(lis) })
+	}
 	go func() {
-		defer close(served)
-		_ = srv.Serve(gatedListener{lis, &s.gate})
+		serving.Wait()
+		close(served)
 	}()
 }
 
@@ -207,7 +228,12 @@ func (s *Server) Trailer(md metadata.MD) {
 	s.trailer = md
 }
 
-func (s *Server) address() resolver.Address { return resolver.Address{Addr: s.Addr} }
+func (s *Server) address() resolver.Address {
+	if s.c.Kind == inProcess && s.c.dialer.near {
+		return resolver.Address{Addr: s.path}
+	}
+	return resolver.Address{Addr: s.Addr}
+}
 
 // addresses are those of servers, each its own endpoint.
 func addresses(servers ...*Server) (out []resolver.Address) {

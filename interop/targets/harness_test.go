@@ -67,7 +67,7 @@ func (k Case) setups() []Setup {
 				continue
 			}
 			out = append(out, Setup{kind, size, false})
-			if !k.Plain {
+			if !k.Plain && kind != inProcess {
 				out = append(out, Setup{kind, size, true})
 			}
 		}
@@ -79,7 +79,7 @@ func (k Case) setups() []Setup {
 type C struct {
 	*Actor
 	Setup
-	dial   dialer
+	dialer dialer
 	ctx    context.Context
 	cancel context.CancelFunc
 	scale  time.Duration // what deadlines are multiplied by
@@ -108,7 +108,7 @@ type Transcript struct {
 
 // Record runs a case and returns its transcript.
 func (k Case) Record(dial dialer, setup Setup, scale time.Duration) Transcript {
-	c := &C{Setup: setup, dial: dial, scale: scale, actors: map[string]*Actor{}, names: map[string]string{}}
+	c := &C{Setup: setup, dialer: dial, scale: scale, actors: map[string]*Actor{}, names: map[string]string{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.Actor = c.Named("client")
 	done := make(chan struct{})
