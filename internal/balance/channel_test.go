@@ -1,0 +1,202 @@
+package balance_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/nearcall/nearcall"
+)
+
+type service struct {
+	testpb.UnimplementedTestServiceServer
+	duplex func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error
+}
+
+func (service) EmptyCall(context.Context, *testpb.Empty) (*testpb.Empty, error) {
+	return &testpb.Empty{}, nil
+}
+
+func (s service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.duplex(stream)
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lis
+}
+
+// ordinary serves s with grpc-go, and returns the address.
+func ordinary(t *testing.T, s service, opts ...grpc.ServerOption) string {
+	t.Helper()
+	lis, srv := listen(t), grpc.NewServer(opts...)
+	testpb.RegisterTestServiceServer(srv, s)
+	go srv.Serve(lis)
+	t.Cleanup(srv.Stop)
+	return lis.Addr().String()
+}
+
+// near serves s with nearcall at target.
+func near(t *testing.T, target string, s service) *nearcall.Server {
+	t.Helper()
+	lis, err := nearcall.Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, s)
+	go srv.Serve(lis)
+	t.Cleanup(srv.Stop)
+	return srv
+}
+
+// dial returns a connection to addrs.
+func dial(t *testing.T, addrs []string, opts ...nearcall.DialOption) *nearcall.ClientConn {
+	t.Helper()
+	r := manual.NewBuilderWithScheme("list")
+	var s resolver.State
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a}}})
+	}
+	r.InitialState(s)
+	opts = append(opts, nearcall.WithResolvers(r), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := nearcall.NewClient("list:///any", opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+const retries = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":"0.001s","maxBackoff":"0.001s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+
+// A stream on which the client has sent nothing is retried as often as its policy says.
+func TestAStreamToAnOrdinaryServerIsRetriedAsItsPolicySays(t *testing.T) {
+	var attempts atomic.Int32
+	addr := ordinary(t, service{duplex: func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		attempts.Add(1)
+		return status.Error(codes.Unavailable, "the handler's")
+	}})
+	conn := dial(t, []string{addr}, nearcall.WithDefaultServiceConfig(retries))
+	ctx, cancel := context.WithTimeout(soon(t), 2*time.Second)
+	defer cancel()
+	s, err := testpb.NewTestServiceClient(conn).FullDuplexCall(ctx)
+	if err == nil {
+		_, err = s.Recv()
+	}
+	if status.Code(err) != codes.Unavailable || attempts.Load() != 3 {
+		t.Errorf("after %d attempts the error is %v, want 3 and the handler's", attempts.Load(), err)
+	}
+}
+
+// A server that refuses a call's headers is asked as often as the policy says, though the request
+// may not have been written when the refusal arrives.
+func TestACallRefusedBeforeItsRequestIsRetriedAsItsPolicySays(t *testing.T) {
+	var attempts atomic.Int32
+	addr := ordinary(t, service{}, grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		attempts.Add(1)
+		return nil, status.Error(codes.Unavailable, "the tap's")
+	}))
+	conn := dial(t, []string{addr}, nearcall.WithDefaultServiceConfig(retries))
+	client := testpb.NewTestServiceClient(conn)
+	for range 100 {
+		attempts.Store(0)
+		_, err := client.EmptyCall(soon(t), &testpb.Empty{})
+		if status.Code(err) != codes.Unavailable || attempts.Load() != 3 {
+			t.Fatalf("after %d attempts the error is %v, want 3 and the tap's", attempts.Load(), err)
+		}
+	}
+}
+
+// refusing relays connections to addr, but refuses all streams of the first one when their request has
+// arrived: no handler has seen them.
+func refusing(t *testing.T, addr string) string {
+	lis := listen(t)
+	t.Cleanup(func() { _ = lis.Close() })
+	go func() {
+		for n := 0; ; n++ {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			if n == 0 {
+				go refuse(conn)
+				continue
+			}
+			to, err := net.Dial("tcp", addr)
+			if err != nil {
+				_ = conn.Close()
+				continue
+			}
+			go func() {
+				_, _ = io.Copy(to, conn)
+				_ = to.Close()
+			}()
+			go func() {
+				_, _ = io.Copy(conn, to)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return lis.Addr().String()
+}
+
+// refuse answers a connection of HTTP/2 until it has a request, and then says that it has handled none.
+func refuse(conn net.Conn) {
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	if _, err := r.Discard(24); err != nil { // the preface
+		return
+	}
+	_, _ = conn.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) // SETTINGS
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return
+		}
+		payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if _, err := io.ReadFull(r, payload); err != nil {
+			return
+		}
+		switch kind, flags := head[3], head[4]; {
+		case kind == 4 && flags == 0: // SETTINGS
+			_, _ = conn.Write([]byte{0, 0, 0, 4, 1, 0, 0, 0, 0})
+		case kind == 6 && flags == 0: // PING
+			_, _ = conn.Write(append([]byte{0, 0, 8, 6, 1, 0, 0, 0, 0}, payload...))
+		case kind == 0 && flags&1 != 0: // the end of a request
+			_, _ = conn.Write([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // GOAWAY
+		}
+	}
+}
+
+// A call that an ordinary server has not processed is made again, though its request was sent.
+func TestACallThatAnOrdinaryServerHasNotProcessedIsMadeAgain(t *testing.T) {
+	addr := refusing(t, ordinary(t, service{}))
+	conn := dial(t, []string{addr})
+	if _, err := testpb.NewTestServiceClient(conn).EmptyCall(soon(t), &testpb.Empty{}); err != nil {
+		t.Error(err)
+	}
+}
