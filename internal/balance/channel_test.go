@@ -7,10 +7,12 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/resolver"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 type service struct {
@@ -199,4 +202,76 @@ func TestACallThatAnOrdinaryServerHasNotProcessedIsMadeAgain(t *testing.T) {
 	if _, err := testpb.NewTestServiceClient(conn).EmptyCall(soon(t), &testpb.Empty{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// The end of the *grpc.ClientConn ends calls, as in grpc-go.
+func TestCloseOfGRPCEndsCalls(t *testing.T) {
+	hold := service{duplex: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		_ = s.Send(&testpb.StreamingOutputCallResponse{})
+		<-s.Context().Done()
+		return nil
+	}}
+	inproc := "inproc:" + t.Name()
+	near(t, inproc, hold)
+	for name, addr := range map[string]string{"nearcall": inproc, "gRPC": ordinary(t, hold)} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, []string{addr})
+			s, err := testpb.NewTestServiceClient(conn).FullDuplexCall(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := s.Recv()
+				ended <- err
+			}()
+			_ = conn.GRPC().Close()
+			leak.Within(t, 5*time.Second, "the end of the call", func() {
+				if err := <-ended; status.Code(err) != codes.Canceled {
+					t.Errorf("the call has ended with %v, want Canceled", err)
+				}
+			})
+		})
+	}
+}
+
+// A connection that was lost, and made again for a call, does not become idle while there are calls.
+func TestAConnectionThatWasLostStaysOutOfIdleMode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := "inproc:" + t.Name()
+		first := near(t, target, service{})
+		var built atomic.Int32
+		r := manual.NewBuilderWithScheme("counted")
+		r.BuildCallback = func(resolver.Target, resolver.ClientConn, resolver.BuildOptions) { built.Add(1) }
+		r.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: target}}})
+		conn, err := nearcall.NewClient("counted:///any", nearcall.WithResolvers(r), nearcall.WithIdleTimeout(time.Minute), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		call := func() {
+			t.Helper()
+			if _, err := testpb.NewTestServiceClient(conn).EmptyCall(t.Context(), &testpb.Empty{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		call()
+		first.Stop()
+		synctest.Wait()
+		if s := conn.GetState(); s != connectivity.Idle {
+			t.Fatalf("the connection is %v", s)
+		}
+		time.Sleep(20 * time.Second) // the channel has looked for calls, and the timeout has not passed
+		near(t, target, service{})
+		for range 100 {
+			call()
+			time.Sleep(5 * time.Second)
+		}
+		if n := built.Load(); n != 1 {
+			t.Errorf("the target was resolved %d times", n)
+		}
+	})
 }

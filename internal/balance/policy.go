@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/pickfirst"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
@@ -268,6 +269,9 @@ func (p *policy) Close() {
 		p.applied.retire()
 	}
 	p.channel.replaced()
+	if p.channel.conn.GetState() == connectivity.Shutdown {
+		p.channel.end()
+	}
 }
 
 // UpdateState implements [balancer.ClientConn].
