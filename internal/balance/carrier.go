@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"math"
@@ -9,9 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/peer"
-
-	"context"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/relay"
@@ -24,7 +23,6 @@ import (
 // the session.
 type carrier struct {
 	session link.Session
-	channel *Channel
 	end     func() // called once when grpc-go closes the connection
 	closed  chan struct{}
 	wake    chan struct{} // capacity 1; tells Read of out and server
@@ -50,8 +48,8 @@ const (
 	flagAck           = 1
 )
 
-func newCarrier(s link.Session, c *Channel, end func()) *carrier {
-	return &carrier{session: s, channel: c, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
+func newCarrier(s link.Session, end func()) *carrier {
+	return &carrier{session: s, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // frame appends a frame of stream 0.
@@ -137,19 +135,31 @@ func (c *carrier) answerLocked() {
 }
 
 // serveLocked lets a grpc.Server go on. That gets what grpc-go has sent so far. The server's
-// SETTINGS are not the first ones that grpc-go gets, which HTTP/2 allows.
+// SETTINGS are not the first ones that grpc-go gets, which HTTP/2 allows. When the session is done the
+// server says so with GOAWAY, and calls that run can finish.
 func (c *carrier) serveLocked() {
 	first := frame([]byte(preface), frameSettings, 0, c.settings)
 	first = append(append(first, c.updates...), c.in...)
 	near, far := net.Pipe()
 	c.server, c.in, c.updates = near, nil, nil
-	c.channel.bridgeTo().serve(&bridged{Conn: far, first: first, session: c.session})
+	b := &bridge{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
+	b.conns <- &bridged{Conn: far, first: first}
+	accept := func(context.Context) (link.Acceptor, error) {
+		return &relay.Acceptor{To: c.session, Go: func(f func()) { go f() }}, nil
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()),
+		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 1, PermitWithoutStream: true}))
+	go func() { _ = server.Serve(b) }()
 	go func() {
 		select {
 		case <-c.session.Done():
+			go server.GracefulStop()
+			<-c.closed
 		case <-c.closed:
 		}
 		_ = near.Close()
+		server.Stop()
 	}()
 }
 
@@ -182,42 +192,11 @@ func (*carrier) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline implements [net.Conn].
 func (*carrier) SetWriteDeadline(time.Time) error { return nil }
 
-// A bridge is the grpc.Server of a channel, which passes calls on to sessions. It is its own
-// listener.
+// A bridge is the listener of a carrier's grpc.Server. It has one connection.
 type bridge struct {
-	server *grpc.Server
 	conns  chan net.Conn
 	closed chan struct{}
-	close  func()
-}
-
-// bridgeTo returns the bridge, and makes it on first use.
-func (c *Channel) bridgeTo() *bridge {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.bridge == nil {
-		b := &bridge{conns: make(chan net.Conn), closed: make(chan struct{})}
-		b.close = sync.OnceFunc(func() { close(b.closed) })
-		b.server = grpc.NewServer(grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()),
-			grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32))
-		c.bridge = b
-		if c.closed {
-			b.close()
-		} else {
-			go func() { _ = b.server.Serve(b) }()
-		}
-	}
-	return c.bridge
-}
-
-func (b *bridge) serve(conn net.Conn) {
-	go func() { // grpc-go does a handshake with one connection after the other
-		select {
-		case b.conns <- conn:
-		case <-b.closed:
-			_ = conn.Close()
-		}
-	}()
+	once   sync.Once
 }
 
 // Accept implements [net.Listener].
@@ -232,33 +211,33 @@ func (b *bridge) Accept() (net.Conn, error) {
 
 // Close implements [net.Listener].
 func (b *bridge) Close() error {
-	b.close()
+	b.once.Do(func() {
+		close(b.closed)
+		select {
+		case c := <-b.conns: // the server was stopped before it began
+			_ = c.Close()
+		default:
+		}
+	})
 	return nil
 }
 
 // Addr implements [net.Listener].
-func (*bridge) Addr() net.Addr { return sessionAddr{} }
+func (*bridge) Addr() net.Addr { return bridgeAddr{} }
 
-// accept returns the acceptor of a call that has come to a bridge.
-func accept(ctx context.Context) (link.Acceptor, error) {
-	p, _ := peer.FromContext(ctx)
-	return &relay.Acceptor{To: p.Addr.(sessionAddr).session, Go: func(f func()) { go f() }}, nil
-}
-
-// A sessionAddr is the address of a peer of a bridge. It leads to the session for its calls.
-type sessionAddr struct{ session link.Session }
+// bridgeAddr is the address of a bridge, which nobody dials.
+type bridgeAddr struct{}
 
 // Network implements [net.Addr].
-func (sessionAddr) Network() string { return "nearcall" }
+func (bridgeAddr) Network() string { return "nearcall" }
 
 // String implements [net.Addr].
-func (sessionAddr) String() string { return "nearcall" }
+func (bridgeAddr) String() string { return "nearcall" }
 
-// bridged is the bridge's end of a connection. Read returns first before what arrives.
+// bridged is the server's end of a connection. Read returns first before what arrives.
 type bridged struct {
 	net.Conn
-	first   []byte
-	session link.Session
+	first []byte
 }
 
 // Read implements [net.Conn].
@@ -270,6 +249,3 @@ func (b *bridged) Read(to []byte) (int, error) {
 	}
 	return b.Conn.Read(to)
 }
-
-// RemoteAddr implements [net.Conn].
-func (b *bridged) RemoteAddr() net.Addr { return sessionAddr{b.session} }

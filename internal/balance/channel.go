@@ -94,7 +94,6 @@ type Channel struct {
 	retired    []link.Session
 	closed     bool
 	watcher    *time.Timer // looks for calls
-	bridge     *bridge     // nil before it is used
 }
 
 // New returns a channel. As grpc.NewClient it does not connect.
@@ -138,21 +137,25 @@ func (c *Channel) Authority() string { return c.authority }
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	c.closed = true
+	c.mu.Unlock()
+	err := c.conn.Close()
+	c.end()
+	return err
+}
+
+// end ends what the channel has besides its *grpc.ClientConn, which a program may have closed itself.
+func (c *Channel) end() {
+	c.mu.Lock()
+	c.closed = true
 	open := c.retired
 	c.retired = nil
-	bridge := c.bridge
 	if c.watcher != nil {
 		c.watcher.Stop()
 	}
 	c.mu.Unlock()
-	err := c.conn.Close()
 	for _, s := range open {
 		_ = s.Close(grpc.ErrClientConnClosing)
 	}
-	if bridge != nil {
-		bridge.server.Stop()
-	}
-	return err
 }
 
 // leave is called when a SubConn no longer uses a session. Calls that run can finish, unless the

@@ -47,7 +47,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		if m.metadata != nil {
 			c.metadata = *m.metadata
 		}
-		return newCarrier(s, h.channel, sc.begin(c)), s.Peer().AuthInfo, nil
+		return newCarrier(s, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
 	c.Session = grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, authority, peer, func() {})

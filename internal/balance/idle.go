@@ -43,12 +43,9 @@ func (c *Channel) lookForCalls() {
 	if c.cfg.Active() {
 		c.touch()
 	}
-	state := c.conn.GetState()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || state == connectivity.Idle || state == connectivity.Shutdown {
-		c.watcher = nil
-		return
+	if !c.closed && c.conn.GetState() != connectivity.Shutdown {
+		c.watcher.Reset(c.lookAfter())
 	}
-	c.watcher.Reset(c.lookAfter())
 }

@@ -53,13 +53,21 @@ type pinnedStream struct {
 	*pin
 }
 
-// once prevents that grpc-go retries a call by a retryPolicy: internal/call does.
-var once = []grpc.CallOption{grpc.WaitForReady(false), grpc.MaxRetryRPCBufferSize(0)}
+// withOnce adds to the options of a call that grpc-go makes it once, except for a second pick. Retry
+// policies are internal/call's, and service configs do not show them to grpc-go. Those of xDS are in
+// the config selector, and so grpc-go must not be able to make such a call again.
+func (p *pinned) withOnce(opts []grpc.CallOption) []grpc.CallOption {
+	opts = append(opts, grpc.WaitForReady(false))
+	if a := p.channel.applied.Load(); a != nil && a.selector != nil {
+		opts = append(opts, grpc.MaxRetryRPCBufferSize(0))
+	}
+	return opts
+}
 
 // Invoke implements [grpc.ClientConnInterface].
 func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	own := &pin{sc: p.sc}
-	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, append(opts, once...)...)
+	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, p.withOnce(opts)...)
 	switch {
 	case err == nil:
 	case p.channel.conn.GetState() == connectivity.Shutdown:
@@ -73,7 +81,7 @@ func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opt
 // NewStream implements [grpc.ClientConnInterface].
 func (p *pinned) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	own := &pin{sc: p.sc}
-	s, err := p.channel.conn.NewStream(context.WithValue(ctx, ownKey{}, own), desc, method, append(opts, once...)...)
+	s, err := p.channel.conn.NewStream(context.WithValue(ctx, ownKey{}, own), desc, method, p.withOnce(opts)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/pickfirst"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
@@ -75,6 +78,7 @@ func rewrite(text string) string {
 	if json.Unmarshal([]byte(text), &all) != nil {
 		return text
 	}
+	_, invalid := call.ParseServiceConfig(serviceOf(text), math.MaxInt) // then grpc-go reports the error
 	own := wrapperConfig{Policy: pickfirst.Name, Service: serviceOf(text)}
 	var list json.RawMessage
 	rest := make(map[string]json.RawMessage, len(all)+1)
@@ -89,6 +93,10 @@ func rewrite(text string) string {
 			}
 			if balancer.Get(name) != nil {
 				own.Policy = name
+			}
+		case "methodconfig":
+			if rest[k] = v; invalid == nil {
+				rest[k] = withoutRetries(v)
 			}
 		default:
 			rest[k] = v
@@ -105,6 +113,20 @@ func rewrite(text string) string {
 	rest["loadBalancingConfig"], _ = json.Marshal([]map[string]any{{wrapperOf(own.Policy).Name(): own}})
 	rewritten, _ := json.Marshal(rest) // no error: the values were parsed above
 	return string(rewritten)
+}
+
+// withoutRetries returns a methodConfig without retry policies. grpc-go must not retry the calls that
+// it makes for the channel, which retries them itself.
+func withoutRetries(list json.RawMessage) json.RawMessage {
+	var entries []map[string]json.RawMessage
+	if json.Unmarshal(list, &entries) != nil {
+		return list
+	}
+	for _, entry := range entries {
+		maps.DeleteFunc(entry, func(k string, _ json.RawMessage) bool { return strings.EqualFold(k, "retryPolicy") })
+	}
+	without, _ := json.Marshal(entries) // no error: the values were parsed above
+	return without
 }
 
 // firstKnown returns the first policy of a loadBalancingConfig that is registered, and its config.
@@ -247,6 +269,9 @@ func (p *policy) Close() {
 		p.applied.retire()
 	}
 	p.channel.replaced()
+	if p.channel.conn.GetState() == connectivity.Shutdown {
+		p.channel.end()
+	}
 }
 
 // UpdateState implements [balancer.ClientConn].
