@@ -91,7 +91,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		conn, auth = secured, info
+		conn, auth, d.Options.Creds = secured, info, e.creds
 	}
 	over, native, err := sock.Ask(ctx, conn, auth)
 	if err != nil {
