@@ -1,8 +1,9 @@
-// What a server and a client read before a connection is shared memory.
+// What a server and a client read before a connection begins: the question, and how it becomes shared memory.
 #include <cstdlib>
 
 #include "shm/handshake.hpp"
 #include "shm/memory.hpp"
+#include "wire/frame.hpp"
 
 using namespace nearcall::detail::shm;
 
@@ -15,6 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t n) {
     if (p == progress::more && due <= k) std::abort();  // it would wait for nothing
     if (p == progress::complete && due > k) std::abort();
     if (p != progress::more) break;
+  }
+  namespace wire = nearcall::wire;
+  for (std::size_t k = 0; k <= n; k++) {
+    wire::asks q = wire::read_question(in.substr(0, k), due);
+    if (q == wire::asks::maybe && due <= k) std::abort();
+    if (q == wire::asks::yes && due > k) std::abort();
+    if (q != wire::asks::maybe) break;
   }
   answer a;
   const char* wrong = nullptr;

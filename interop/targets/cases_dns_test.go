@@ -125,7 +125,7 @@ var dnsCases = []Case{
 		c.Settle(client, 2)
 		c.Note("two others: %d", reached(c.ctx, client, 6))
 	}},
-	{Name: "addresses instead of names", Sizes: []int{1}, Plain: true, Run: func(c *C) {
+	{Name: "addresses instead of names", Sizes: []int{1}, Plain: true, Differs: "nearcall dials itself, so grpc-go's resolver for proxies does not look at malformed targets first", Run: func(c *C) {
 		s, _, port := c.samePort()
 		d := c.NameServer()
 		client := c.Dial("dns:///"+s[0].Addr, Options{})

@@ -479,7 +479,7 @@ var stateCases = []Case{
 		})
 		c.Unary("call", c.ctx, client)
 	}},
-	{Name: "per-RPC credentials", Sizes: []int{1}, Run: func(c *C) {
+	{Name: "per-RPC credentials", Sizes: []int{1}, Differs: "the error names nearcall's option", Run: func(c *C) {
 		s := c.Fleet()
 		for _, secure := range []bool{false, true} {
 			client, _ := c.Balance(pickFirst, addresses(s...), func(o *Options) { o.Creds = c.clientCreds() })

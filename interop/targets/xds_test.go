@@ -15,6 +15,7 @@ import (
 	routerpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	matcherpb "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -145,7 +146,8 @@ func assignment(cluster string, localities ...locality) *endpointpb.ClusterLoadA
 func route(header string, action *routepb.RouteAction) *routepb.Route {
 	m := &routepb.RouteMatch{PathSpecifier: &routepb.RouteMatch_Prefix{Prefix: "/"}}
 	if header != "" {
-		m.Headers = []*routepb.HeaderMatcher{{Name: header, HeaderMatchSpecifier: &routepb.HeaderMatcher_ExactMatch{ExactMatch: "yes"}}}
+		m.Headers = []*routepb.HeaderMatcher{{Name: header, HeaderMatchSpecifier: &routepb.HeaderMatcher_StringMatch{
+			StringMatch: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: "yes"}}}}}
 	}
 	return &routepb.Route{Match: m, Action: &routepb.Route_Route{Route: action}}
 }

@@ -441,20 +441,22 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 // TestALibrarysServerServesWhatTLSHasAgreedOn: Begin takes no client for one of HTTP/2 that has agreed on
 // nearcall's protocol, and the server refuses it.
 func TestALibrarysServerServesWhatTLSHasAgreedOn(t *testing.T) {
-	near, far := net.Pipe()
-	defer near.Close()
-	go func() { _, _ = io.WriteString(near, preface+noSettings) }()
-	b, isHTTP2, err := Begin(far, credentials.TLSInfo{State: tls.ConnectionState{NegotiatedProtocol: wire.ALPN}})
-	if err != nil || isHTTP2 {
-		t.Fatal(isHTTP2, err)
-	}
-	served := make(chan error)
-	go func() {
-		_, err := (&Listener{}).ServeConn(b, func(link.Session) link.Acceptor { return nil })
-		served <- err
-	}()
-	wantBye(t, "HTTP/2", near, wire.ByeProtocol, "must speak that")
-	if err := <-served; err != errRefused {
-		t.Error(err)
+	for name, first := range map[string]string{"HTTP/2": preface + noSettings, "a question": wire.Question} {
+		near, far := net.Pipe()
+		go func() { _, _ = io.WriteString(near, first) }()
+		b, isHTTP2, err := Begin(far, credentials.TLSInfo{State: tls.ConnectionState{NegotiatedProtocol: wire.ALPN}})
+		if err != nil || isHTTP2 {
+			t.Fatal(isHTTP2, err)
+		}
+		served := make(chan error)
+		go func() {
+			_, err := (&Listener{}).ServeConn(b, func(link.Session) link.Acceptor { return nil })
+			served <- err
+		}()
+		wantBye(t, name, near, wire.ByeProtocol, "must speak that")
+		_ = near.Close()
+		if err := <-served; err != errRefused {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -54,13 +55,18 @@ type nearServer struct {
 }
 
 func serveNear(t *testing.T) *nearServer {
+	return serveNearOn(t, func(l net.Listener) net.Listener { return l })
+}
+
+// serveNearOn is serveNear on what wrap makes of a TCP listener.
+func serveNearOn(t *testing.T, wrap func(net.Listener) net.Listener) *nearServer {
 	before := leak.Measure()
 	t.Cleanup(func() { before.Check(t) })
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &nearServer{&Listener{Listener: inner, Options: Options{Upgrade: sharedMemory()}}, make(chan link.Session, 100), make(chan error, 1)}
+	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Upgrade: sharedMemory()}}, make(chan link.Session, 100), make(chan error, 1)}
 	go func() {
 		s.ended <- s.Sessions(func(session link.Session) link.Acceptor {
 			s.accepted <- session
@@ -352,6 +358,44 @@ func TestARetiredListenerServesThoseWithAnOffer(t *testing.T) {
 	_ = session.Close(net.ErrClosed)
 }
 
+// A closing listener calls a function when it is closed.
+type closing struct {
+	net.Listener
+	first func()
+}
+
+func (c closing) Close() error {
+	c.first()
+	return c.Listener.Close()
+}
+
+// The name is taken back before the listener is closed: after that its address can be another's.
+func TestTheNameIsTakenBackBeforeTheListenerCloses(t *testing.T) {
+	for name, end := range map[string]func(*Listener){
+		"Retire": (*Listener).Retire,
+		"Close":  func(l *Listener) { _ = l.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reached := make(chan error, 1)
+			taken := ""
+			s := serveNearOn(t, func(l net.Listener) net.Listener {
+				return closing{l, func() {
+					u, err := net.Dial("unix", "@"+taken)
+					if err == nil {
+						_ = u.Close()
+					}
+					reached <- err
+				}}
+			})
+			taken = s.ask(t).name
+			end(s.Listener)
+			if err := <-reached; !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("when the listener is closed, the name answers with %v", err)
+			}
+		})
+	}
+}
+
 // A client that says BYE after it has moved ends the connection, and no session begins. One that
 // has not moved gets a session.
 func TestOnlyAClientThatHasMovedLeavesUnseen(t *testing.T) {
@@ -414,6 +458,66 @@ func TestProcessesOfOtherUsersAreNotHeard(t *testing.T) {
 	}
 	if answer := a.introduce(t, appendIntroduction(nil, a.nonce, a.ends)); !strings.HasPrefix(answer, shm.Line+"+") {
 		t.Errorf("the nonce was used up: %q", answer)
+	}
+}
+
+// A client says nothing to a process of another user that answers at the name.
+func TestASquatterOfAnotherUserHearsNothing(t *testing.T) {
+	const squat = "NEAR_SQUAT"
+	if name := os.Getenv(squat); name != "" {
+		if err := syscall.Setuid(1234); err != nil {
+			t.Fatal(err)
+		}
+		lis, err := net.Listen("unix", "@"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("listening")
+		u, err := lis.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(u); len(b) > 0 || err != nil {
+			t.Errorf("a client says %q, %v", b, err)
+		}
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	s := serveNear(t)
+	_ = s.ask(t).Close()
+	squatted := fmt.Sprintf("nearcall-test-%d", os.Getpid())
+	s.near.mu.Lock()
+	named.Delete(s.near.name)
+	s.near.name = squatted
+	s.near.mu.Unlock()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
+	cmd.Env = append(os.Environ(), squat+"="+squatted)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(out)
+	for line := ""; line != "listening\n"; {
+		if line, err = said.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session, err := s.dialer().Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := session.Peer().NotNearer; !strings.Contains(why, "process of user 1234") {
+		t.Errorf("the reason is %q", why)
+	}
+	_ = session.Close(net.ErrClosed)
+	rest, _ := io.ReadAll(said)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, rest)
 	}
 }
 
