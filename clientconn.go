@@ -68,9 +68,15 @@ type ClientConn struct {
 //   - quic:HOST:PORT is QUIC, over UDP. The program must import
 //     github.com/nearcall/nearcall/quic, and the client needs credentials of [NewTLS].
 //
-// grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go, together
-// with the options that grpc-go has as well. An ordinary gRPC server at a unix socket
-// is grpc:unix:PATH. Schemes are case-insensitive, as in gRPC.
+// Every other target that [grpc.NewClient] takes can have several servers: HOST:PORT, dns:///NAME:PORT,
+// xds:///NAME, and those of registered resolvers and of [WithResolvers]. grpc-go resolves it, and its
+// balancers pick a server for each call. A server of nearcall's is called over the nearest path: in
+// process, over shared memory, or with nearcall's protocol over TCP. An ordinary gRPC server is called
+// by grpc-go. As in grpc-go, such a target needs credentials, be they insecure ones. An address that a
+// resolver returns may be a target of nearcall's own. The page docs/targets.md of this project says more.
+//
+// grpc:TARGET goes to grpc-go as a whole, together with the options that grpc-go has as well. An
+// ordinary gRPC server at a unix socket is grpc:unix:PATH. Schemes are case-insensitive, as in gRPC.
 //
 // NewClient returns an error if the target is malformed or not supported on this system,
 // or if an option is invalid or contradicts another.

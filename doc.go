@@ -29,7 +29,7 @@
 // # Targets
 //
 // The target passed to [NewClient] selects the path. [Listen] takes the same targets,
-// except those that go to grpc-go.
+// except the last two.
 //
 //   - inproc:NAME is the server of this process that listens on NAME. Messages are copied
 //     instead of marshalled. [Server.Client] is the same path without a name.
@@ -46,11 +46,12 @@
 //     pass through HTTP proxies and load balancers.
 //   - quic:HOST:PORT is QUIC, over UDP, for networks that lose packets. It needs credentials of
 //     [NewTLS], and the program must import the module github.com/nearcall/nearcall/quic.
+//   - Other targets of grpc-go (localhost:50051, dns:///host:443, xds:///name, …) are resolved and balanced
+//     by grpc-go, and each server is called over the nearest path that it speaks: see [NewClient].
 //   - grpc:TARGET is an ordinary gRPC server. TARGET goes to grpc-go unchanged: the gRPC
 //     server at a unix socket is grpc:unix:PATH.
-//   - Anything else (localhost:50051, dns:///host:443, …) goes to grpc-go unchanged, too.
 //
-// At the other end of nearcall's own targets there must be a [Server]. A Server also takes
+// At the other end of all but the last two there must be a [Server]. A Server also takes
 // ordinary gRPC clients, in any language, and clients of Connect and gRPC-Web, on the same
 // listeners, except those of inproc:, shm: and quic: targets. The calls of gRPC clients go through
 // grpc-go, to the same services, interceptors and stats handlers, with the same limits. So one can

@@ -221,9 +221,8 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // dial can also return a connection that the program already has, and whose other end
 // [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
 // ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
-// shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. (A
-// passthrough: target goes to grpc-go, as without the option.) dial is called again when the
-// connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
+// shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. For
+// targets of grpc-go, dial gets what it gets there. dial is called again when the connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
 // connection at that time, dial must return an error. WithIdleTimeout(0) keeps the first
 // connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
@@ -231,7 +230,8 @@ func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) Dia
 }
 
 // WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at a tcp:
-// or unix: target, so that clients can move over before their servers. Whenever the client
+// or unix: target, so that clients can move over before their servers. Targets of grpc-go, such as
+// HOST:PORT and dns:///NAME:PORT, need no option for that. Whenever the client
 // connects, it tries nearcall's protocol first, so the client needs no change once the server has
 // moved over. By default such calls fail, with an error that says that the server is an ordinary
 // gRPC server.

@@ -118,7 +118,7 @@ func (p *remote) serviceNames() ([]string, error) { return p.schema.Services() }
 func targets(begun string) []string {
 	scheme, path, ok := strings.Cut(begun, ":")
 	if !ok {
-		return []string{"unix:", "unix-abstract:", "shm:", "tcp:", "ws://", "wss://", "quic:", "grpc:", "grpc:unix:", "localhost:"}
+		return []string{"unix:", "unix-abstract:", "shm:", "tcp:", "ws://", "wss://", "quic:", "dns:///", "grpc:", "grpc:unix:", "localhost:"}
 	}
 	if inner, rest, ok := strings.Cut(path, ":"); ok && scheme == "grpc" {
 		scheme, path = scheme+":"+inner, rest

@@ -297,6 +297,8 @@ var hints = []struct {
 	{codes.Unavailable, "first record does not look like a TLS handshake", "wss", false, forPrograms, "write ws:"},
 	{codes.Unavailable, "first record does not look like a TLS handshake", "", false, forPrograms, "the server has no TLS, and -plaintext does without"},
 	{codes.Unavailable, "the server expects TLS", "", false, "; use WithTransportCredentials", "use -cacert, -servername or -insecure"},
+	{codes.Unavailable, "if it expects TLS, use WithTransportCredentials", "", true, "; if it expects TLS, use WithTransportCredentials", "if the server has TLS, use -cacert, -servername or -insecure"},
+	{codes.Unavailable, "an HTTP/1 server listens there", "", true, ", or use WithTransportCredentials", "if the server has TLS, use -cacert, -servername or -insecure"},
 	{codes.Unavailable, "error reading server preface", "", true, "", "if the server has TLS, use -cacert, -servername or -insecure"},
 	{codes.Unavailable, "does not answer the request for WebSocket as an HTTP/1.1 server", "ws", true, "", "if the server has TLS, write wss:"},
 	{codes.Unavailable, "x509: certificate signed by unknown authority", "", false, "", "-cacert trusts those of a file, and -insecure any"},

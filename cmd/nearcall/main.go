@@ -5,6 +5,7 @@
 //	nearcall describe TARGET [SYMBOL]          print services, messages and enums as proto source
 //	nearcall call TARGET [METHOD] [JSON ...]   call a method with messages in JSON
 //	nearcall health TARGET [SERVICE]           ask a server, or one of its services, whether it serves
+//	nearcall resolve TARGET                    print the endpoints of a target, and the path that calls take to each
 //	nearcall proxy LISTEN TARGET               pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN
 //	nearcall top TARGET                        show what calls a server gets, by method, each second
 //	nearcall tour                              call one service by every path and compare with gRPC
@@ -13,8 +14,8 @@
 //	nearcall help [COMMAND]                    list the commands, or the flags of one
 //
 // TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
-// and quic:HOST:PORT for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
-// servers. The server must have gRPC's server reflection, or list, describe and call take its
+// and quic:HOST:PORT for servers of nearcall, and HOST:PORT, dns:///HOST:PORT or grpc:TARGET for
+// these and ordinary gRPC servers. The server must have gRPC's server reflection, or list, describe and call take its
 // services from the files of -proto or -protoset.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
@@ -74,7 +75,7 @@ type job struct {
 	complete func(ctx context.Context, args []string, begun string) []string
 }
 
-var commands = []command{listCommand, describeCommand, callCommand, healthCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
+var commands = []command{listCommand, describeCommand, callCommand, healthCommand, resolveCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
 
 // run executes the command line and returns the exit code. Output that cannot be written is an
 // error.
@@ -184,7 +185,7 @@ func usage(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
 	fmt.Fprint(w, "\nTARGET is unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH or quic:HOST:PORT of a nearcall server,\n"+
-		"or HOST:PORT of an ordinary gRPC server. A server without reflection needs -proto or -protoset.\n\n"+exitCodes)
+		"or HOST:PORT, dns:///HOST:PORT or another target of grpc-go for any gRPC server. A server without reflection needs -proto or -protoset.\n\n"+exitCodes)
 }
 
 func (c command) usage() string {

@@ -139,7 +139,7 @@ func TestErrorsNameTheFlags(t *testing.T) {
 		says string
 	}{
 		{[]string{"tcp:" + own}, 64 + 14, `the server expects TLS"; use -cacert, -servername or -insecure` + "\n"},
-		{[]string{own}, 64 + 14, "; if the server has TLS, use -cacert, -servername or -insecure\n"},
+		{[]string{own}, 64 + 14, `the server expects TLS"; use -cacert, -servername or -insecure` + "\n"},
 		{[]string{"ws://" + own}, 64 + 14, "; if the server has TLS, write wss:\n"},
 		{[]string{"-servername", "shop.example", "tcp:" + own}, 64 + 14, "; -cacert trusts those of a file, and -insecure any\n"},
 		{[]string{"-servername", "shop.example", own}, 64 + 14, "; -cacert trusts those of a file, and -insecure any\n"},

@@ -1,0 +1,398 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/serviceconfig"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	target "github.com/nearcall/nearcall/internal/targets"
+)
+
+var resolveCommand = command{
+	name: "resolve", args: "TARGET", about: "print the endpoints of a target, and the path that calls take to each",
+	least: 1, most: 1, setup: resolveJob,
+	more: "It asks the target's resolver, prints what that returns, and connects to each address as nearcall.NewClient\n" +
+		"does. The columns say which protocol the server speaks, whether over TLS, by which path calls travel, and why\n" +
+		"not by a nearer one. A client in the server's own process calls it in process, which this command cannot see.\n" +
+		"It has grpc-go's resolvers. Others, such as those of etcd and xDS, exist only in programs that import them.\n",
+	exits: "exit codes: 0 an endpoint was reached, 1 none was, 2 wrong command line, 130 interrupted\n",
+}
+
+// resolveJob adds the flags of nearcall resolve to flags.
+func resolveJob(flags *flag.FlagSet) job {
+	f := &connFlags{maxTime: seconds(5 * time.Second)}
+	f.addTLS(flags)
+	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority, and expect a certificate for it")
+	flags.Var(&f.maxTime, "max-time", "give the resolver, and then each endpoint, this `time`: seconds, or a time such as 500ms")
+	asJSON := flags.Bool("json", false, "print the result as JSON")
+	return job{
+		do: func(ctx context.Context, args []string, std stdio) error {
+			r, err := f.resolve(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				err = r.writeJSON(std.out)
+			} else {
+				err = r.write(std.out)
+			}
+			return cmp.Or(err, r.failure())
+		},
+		complete: func(_ context.Context, args []string, begun string) []string {
+			if len(args) > 0 {
+				return nil
+			}
+			return targets(begun)
+		},
+	}
+}
+
+// A resolution is what a target resolves to.
+type resolution struct {
+	Target      string     `json:"target"`
+	Resolver    string     `json:"resolver,omitempty"` // the scheme; empty for nearcall's own targets
+	Config      string     `json:"service_config,omitempty"`
+	ConfigError string     `json:"service_config_error,omitempty"`
+	Endpoints   []endpoint `json:"endpoints"`
+	Proxy       bool       `json:"proxy,omitempty"` // clients connect through a proxy
+}
+
+// An endpoint is one address, and what listens there.
+type endpoint struct {
+	Number     int    `json:"endpoint"` // an endpoint can have several addresses
+	Address    string `json:"address"`
+	ServerName string `json:"server_name,omitempty"` // that the resolver gave the address
+	Speaks     string `json:"speaks,omitempty"`
+	TLS        string `json:"tls,omitempty"`
+	Path       string `json:"path,omitempty"`
+	NotNearer  string `json:"not_nearer,omitempty"`
+	Error      string `json:"error,omitempty"`
+}
+
+// resolve asks the resolver of text, and connects to each address.
+func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, error) {
+	if err := reachable(text); err != nil {
+		return nil, err
+	}
+	t, err := target.Parse(text)
+	switch {
+	case err != nil:
+		return nil, usageError(fmt.Sprintf("%q: %v", text, err))
+	case t.Insists:
+		return nil, usageError(fmt.Sprintf("calls to %s always go to grpc-go, over HTTP/2; without grpc: the target can be nearer", text))
+	}
+	creds, err := f.credentials(text)
+	if err != nil {
+		return nil, err
+	}
+	var opts []nearcall.DialOption
+	if creds != nil {
+		opts = append(opts, nearcall.WithTransportCredentials(creds))
+	}
+	if f.authority != "" {
+		opts = append(opts, nearcall.WithAuthority(f.authority))
+	}
+	p := &prober{opts: opts, creds: creds, name: cmp.Or(f.authority, f.serverName), maxTime: time.Duration(f.maxTime)}
+	r := &resolution{Target: text}
+	if !t.IsGRPC() {
+		r.Endpoints = []endpoint{{Address: text}}
+		p.probe(ctx, &r.Endpoints[0], p.dialTarget)
+		return r, nil
+	}
+	if err := r.ask(ctx, creds, p); err != nil {
+		return nil, err
+	}
+	r.Proxy = options.NewDial(opts).Proxied()
+	slots := make(chan struct{}, 16)
+	var all sync.WaitGroup
+	for i := range r.Endpoints {
+		slots <- struct{}{}
+		all.Go(func() {
+			p.probe(ctx, &r.Endpoints[i], p.dialAddress)
+			<-slots
+		})
+	}
+	all.Wait()
+	return r, ctx.Err()
+}
+
+// resolverOf finds a target's resolver as grpc.NewClient does.
+func resolverOf(text string) (resolver.Builder, resolver.Target, error) {
+	if u, err := url.Parse(text); err == nil {
+		if b := resolver.Get(u.Scheme); b != nil {
+			return b, resolver.Target{URL: *u}, nil
+		}
+		if u.Scheme != "" && strings.HasPrefix(text[len(u.Scheme):], "://") {
+			return nil, resolver.Target{}, usageError(fmt.Sprintf("there is no resolver for %s: in this command; "+
+				"a program that imports one can call nearcall.NewClient(%q)", u.Scheme, text))
+		}
+	}
+	u, err := url.Parse("dns:///" + text)
+	if err != nil {
+		return nil, resolver.Target{}, usageError(fmt.Sprintf("malformed target %q: %v", text, err))
+	}
+	return resolver.Get("dns"), resolver.Target{URL: *u}, nil
+}
+
+// ask asks the target's resolver, and keeps the first thing that it says.
+func (r *resolution) ask(ctx context.Context, creds credentials.TransportCredentials, p *prober) error {
+	b, t, err := resolverOf(r.Target)
+	if err != nil {
+		return err
+	}
+	r.Resolver = b.Scheme()
+	name := t.Endpoint()
+	if o, ok := b.(resolver.AuthorityOverrider); ok {
+		name = o.OverrideAuthority(t)
+	}
+	p.name = cmp.Or(p.name, name)
+	said := &firstState{said: make(chan struct{})}
+	res, err := b.Build(t, said, resolver.BuildOptions{DialCreds: creds})
+	if err != nil {
+		return fmt.Errorf("the resolver of %s: %w", r.Target, err)
+	}
+	defer res.Close()
+	ctx, cancel := context.WithTimeout(ctx, p.maxTime)
+	defer cancel()
+	select {
+	case <-said.said:
+	case <-ctx.Done():
+		return fmt.Errorf("the resolver of %s has said nothing in %v", r.Target, p.maxTime)
+	}
+	if said.err != nil {
+		return fmt.Errorf("the resolver of %s: %w", r.Target, said.err)
+	}
+	r.take(said.state)
+	return nil
+}
+
+// take keeps what a resolver has returned.
+func (r *resolution) take(s resolver.State) {
+	if c := s.ServiceConfig; c != nil {
+		if raw, ok := c.Config.(rawConfig); ok {
+			r.Config = raw.text
+		}
+		if c.Err != nil {
+			r.ConfigError = c.Err.Error()
+		}
+	}
+	all := s.Endpoints
+	if all == nil {
+		for _, a := range s.Addresses {
+			all = append(all, resolver.Endpoint{Addresses: []resolver.Address{a}})
+		}
+	}
+	r.Endpoints = []endpoint{}
+	for i, e := range all {
+		for _, a := range e.Addresses {
+			r.Endpoints = append(r.Endpoints, endpoint{Number: i, Address: a.Addr, ServerName: a.ServerName})
+		}
+	}
+}
+
+// A firstState is a [resolver.ClientConn] that keeps the first thing that a resolver says.
+type firstState struct {
+	once  sync.Once
+	said  chan struct{} // closed once state or err is set
+	state resolver.State
+	err   error
+}
+
+// UpdateState implements [resolver.ClientConn].
+func (f *firstState) UpdateState(s resolver.State) error {
+	f.once.Do(func() { f.state = s; close(f.said) })
+	return nil
+}
+
+// ReportError implements [resolver.ClientConn].
+func (f *firstState) ReportError(err error) {
+	f.once.Do(func() { f.err = err; close(f.said) })
+}
+
+// NewAddress implements [resolver.ClientConn].
+func (f *firstState) NewAddress(addrs []resolver.Address) {
+	_ = f.UpdateState(resolver.State{Addresses: addrs})
+}
+
+// ParseServiceConfig implements [resolver.ClientConn]. It lets grpc-go find what is wrong with text.
+func (f *firstState) ParseServiceConfig(text string) *serviceconfig.ParseResult {
+	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
+	if err == nil {
+		_ = conn.Close()
+	}
+	return &serviceconfig.ParseResult{Config: rawConfig{text: text}, Err: err}
+}
+
+// A rawConfig is the text of a service config.
+type rawConfig struct {
+	serviceconfig.Config
+	text string
+}
+
+// A prober connects to endpoints.
+type prober struct {
+	opts    []nearcall.DialOption
+	creds   credentials.TransportCredentials // nil for none
+	name    string                           // that servers must prove
+	maxTime time.Duration
+}
+
+// probe connects to e with dial, and describes the connection in e.
+func (p *prober) probe(ctx context.Context, e *endpoint, dial func(context.Context, *endpoint) error) {
+	ctx, cancel := context.WithTimeout(ctx, p.maxTime)
+	defer cancel()
+	if err := dial(ctx, e); err != nil {
+		hinted := (&remote{target: e.Address, secure: isTLS(p.creds)}).hint(status.Error(codes.Unavailable, err.Error()))
+		e.Error = status.Convert(hinted).Message()
+	}
+}
+
+// dialTarget connects to one of nearcall's own targets.
+func (p *prober) dialTarget(ctx context.Context, e *endpoint) error {
+	d, err := target.Dialer(e.Address, options.NewDial(p.opts))
+	if err != nil {
+		return err
+	}
+	s, err := d.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	p.describe(ctx, e, s)
+	if schemeOf(e.Address) == "tcp" {
+		e.NotNearer = "tcp: targets stay on TCP; without tcp: the target can be nearer"
+	}
+	return nil
+}
+
+// dialAddress connects to an address as clients do to what a resolver returns.
+func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
+	name := cmp.Or(e.ServerName, p.name)
+	all := target.NewEndpoints(options.NewDial(p.opts), p.creds)
+	raw, err := all.Dial(ctx, name, e.Address)
+	if err != nil {
+		return err
+	}
+	s, over, auth, err := all.Handshake(ctx, name, raw)
+	switch {
+	case err != nil:
+		return err
+	case s != nil:
+		p.describe(ctx, e, s)
+		return nil
+	}
+	e.Speaks, e.TLS, e.Path = "gRPC", tlsOf(auth), raw.RemoteAddr().Network()
+	e.NotNearer = "the server speaks only gRPC, over HTTP/2"
+	return over.Close()
+}
+
+var errLooked = errors.New("the client wanted to know no more")
+
+// describe describes a session in e, and closes it.
+func (p *prober) describe(ctx context.Context, e *endpoint, s link.Session) {
+	peer := s.Peer()
+	e.Speaks, e.TLS, e.NotNearer = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer
+	e.Path = peer.Path
+	if e.Path == "" && peer.Addr != nil {
+		e.Path = peer.Addr.Network()
+	}
+	_ = s.Close(errLooked)
+	if path, ok := strings.CutPrefix(e.Address, "unix:"); ok && e.Path == "unix" {
+		e.NotNearer = p.whyNoMemory(ctx, "shm:"+path)
+	}
+}
+
+// whyNoMemory returns the error of a target that demands shared memory.
+func (p *prober) whyNoMemory(ctx context.Context, text string) string {
+	d, err := target.Dialer(text, options.NewDial(p.opts))
+	if err == nil {
+		var s link.Session
+		if s, err = d.Dial(ctx); err == nil {
+			_ = s.Close(errLooked)
+			return ""
+		}
+	}
+	return err.Error()
+}
+
+// tlsOf returns the version of TLS in auth, "" without TLS.
+func tlsOf(auth credentials.AuthInfo) string {
+	switch info := auth.(type) {
+	case nil:
+	case credentials.TLSInfo:
+		return tls.VersionName(info.State.Version)
+	default:
+		if info.AuthType() == "tls" {
+			return "TLS"
+		}
+	}
+	return ""
+}
+
+// failure returns an error if no endpoint was reached.
+func (r *resolution) failure() error {
+	for _, e := range r.Endpoints {
+		if e.Error == "" {
+			return nil
+		}
+	}
+	if len(r.Endpoints) == 0 {
+		return fmt.Errorf("the resolver of %s has returned no addresses", r.Target)
+	}
+	return errors.New("no endpoint can be reached")
+}
+
+func (r *resolution) writeJSON(w io.Writer) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", text)
+	return err
+}
+
+// write prints a table.
+func (r *resolution) write(w io.Writer) error {
+	cells := [][]string{{"address", "server name", "speaks", "TLS", "path", "why not nearer, or what failed"}}
+	for _, e := range r.Endpoints {
+		line := []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)}
+		for i := range line {
+			line[i] = strings.ReplaceAll(clean(line[i]), "\n", " ")
+		}
+		cells = append(cells, line)
+	}
+	var b strings.Builder
+	if len(r.Endpoints) > 0 {
+		b.WriteString(formatTable(cells, len(cells[0])))
+	}
+	if r.Config != "" {
+		fmt.Fprintf(&b, "\nservice config: %s\n", clean(r.Config))
+	}
+	if r.ConfigError != "" {
+		fmt.Fprintf(&b, "\nthe service config has an error: %s\n", clean(r.ConfigError))
+	}
+	if r.Proxy {
+		b.WriteString("\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
