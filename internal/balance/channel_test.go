@@ -116,7 +116,7 @@ func TestAStreamToAnOrdinaryServerIsRetriedAsItsPolicySays(t *testing.T) {
 }
 
 // A server that refuses a call's headers is asked as often as the policy says, though the request
-// may not have been written when the refusal arrives.
+// must not have been written when the refusal arrives.
 func TestACallRefusedBeforeItsRequestIsRetriedAsItsPolicySays(t *testing.T) {
 	var attempts atomic.Int32
 	addr := ordinary(t, service{}, grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {

@@ -45,7 +45,9 @@ func TestModulesAgreeOnVersions(t *testing.T) {
 // requirements returns the versions that the module in a folder requires, by path.
 func requirements(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	var mod struct{ Require []struct{ Path, Version string } }
+	var mod struct {
+		Require []struct{ Path, Version string }
+	}
 	if err := json.Unmarshal([]byte(goCmd(t, "-C", dir, "mod", "edit", "-json")), &mod); err != nil {
 		t.Fatal(err)
 	}
