@@ -87,7 +87,8 @@ seeds:
 # themselves; the packages that take longest begin first.
 # The tournament's rivals are built without the race detector, as it finds races of theirs,
 # and so is its module.
-UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
+# make targets runs the tests of interop/targets, which build xDS.
+UNIT = test "$$m" = ./interop/targets || $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
 	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v /internal/testing/house) -args -test.bench=. -test.benchtime=1x
 
 unit: export NEARCALL_RIVALS = none

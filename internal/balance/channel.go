@@ -109,7 +109,7 @@ func New(cfg Config) (*Channel, error) {
 		grpc.WithIdleTimeout(c.idleTimeout()),
 	}
 	if cfg.Creds != nil {
-		opts = append(opts, grpc.WithTransportCredentials(&handshaker{cfg.Creds, c}))
+		opts = append(opts, grpc.WithTransportCredentials(&handshaker{cfg.Creds, c, false}))
 	}
 	for _, h := range cfg.Stats {
 		opts = append(opts, grpc.WithStatsHandler(wholeStats(h)))
@@ -154,9 +154,14 @@ func (c *Channel) end() {
 	}
 	c.mu.Unlock()
 	for _, s := range open {
-		_ = s.Close(grpc.ErrClientConnClosing)
+		_ = s.Close(errClosing)
 	}
 }
+
+// errClosing is what calls return after Close, as in grpc-go.
+//
+//lint:ignore SA1019 deprecated, but programs compare with it
+var errClosing = grpc.ErrClientConnClosing
 
 // leave is called when a SubConn no longer uses a session. Calls that run can finish, unless the
 // channel is closed.
@@ -175,7 +180,7 @@ func (c *Channel) leave(s link.Session) {
 	}
 	c.mu.Unlock()
 	if closed {
-		_ = s.Close(grpc.ErrClientConnClosing)
+		_ = s.Close(errClosing)
 	} else {
 		s.Retire()
 	}
@@ -275,7 +280,7 @@ func (c *Channel) Select(ctx context.Context, method string) (call.Selection, er
 		c.touch()
 		delayed = !c.resolved.Load()
 		err := c.newStream(ctx, &capture{configOnly: true}, method)
-		if wait.Err(ctx) != nil || errors.Is(err, grpc.ErrClientConnClosing) {
+		if wait.Err(ctx) != nil || errors.Is(err, errClosing) {
 			return call.Selection{}, err
 		}
 		if a = c.applied.Load(); a == nil {

@@ -17,6 +17,23 @@ import (
 type handshaker struct {
 	credentials.TransportCredentials // the user's
 	channel                          *Channel
+	onlyGRPC                         bool // the credentials are of one SubConn, and its server is called by gRPC
+}
+
+// A bundle is the credentials that a policy has given a SubConn. With their own credentials for calls,
+// which grpc-go's transport adds, such SubConns stay with gRPC.
+type bundle struct {
+	credentials.Bundle
+	channel *Channel
+}
+
+// TransportCredentials implements [credentials.Bundle].
+func (b bundle) TransportCredentials() credentials.TransportCredentials {
+	inner := b.Bundle.TransportCredentials()
+	if inner == nil {
+		inner = b.channel.cfg.Creds
+	}
+	return &handshaker{inner, b.channel, true}
 }
 
 // dial connects to an address of a SubConn.
@@ -34,7 +51,15 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		return nil, nil, errNoSubConn
 	}
 	sc := m.sc
-	s, conn, auth, err := h.channel.cfg.Handshake(ctx, authority, raw)
+	var s link.Session
+	var conn net.Conn
+	var auth credentials.AuthInfo
+	var err error
+	if h.onlyGRPC {
+		conn, auth, err = h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	} else {
+		s, conn, auth, err = h.channel.cfg.Handshake(ctx, authority, raw)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,7 +88,7 @@ func (h *handshaker) UsesXDS() bool {
 
 // Clone implements [credentials.TransportCredentials].
 func (h *handshaker) Clone() credentials.TransportCredentials {
-	return &handshaker{h.TransportCredentials.Clone(), h.channel}
+	return &handshaker{h.TransportCredentials.Clone(), h.channel, h.onlyGRPC}
 }
 
 // An ending connection calls end when it is closed.

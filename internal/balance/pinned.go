@@ -71,7 +71,7 @@ func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opt
 	switch {
 	case err == nil:
 	case p.channel.conn.GetState() == connectivity.Shutdown:
-		return grpc.ErrClientConnClosing
+		return errClosing
 	case own.Unprocessed():
 		return unprocessed{err, own}
 	}

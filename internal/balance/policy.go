@@ -284,10 +284,17 @@ func (p *policy) UpdateState(s balancer.State) {
 // NewSubConn implements [balancer.ClientConn].
 func (p *policy) NewSubConn(addrs []resolver.Address, o balancer.NewSubConnOptions) (balancer.SubConn, error) {
 	sc := &subConn{channel: p.channel}
+	//lint:ignore SA1019 grpclb sets it
+	if b := o.CredsBundle; b != nil {
+		//lint:ignore SA1019 grpclb sets it
+		o.CredsBundle = bundle{b, p.channel}
+	}
 	if o.StateListener == nil {
 		child := p.child
+		//lint:ignore SA1019 policies may still rely on it
 		o.StateListener = func(s balancer.SubConnState) { child.UpdateSubConnState(sc, s) }
 	}
+	//lint:ignore SA1019 policies may still pass several addresses
 	inner, err := p.ClientConn.NewSubConn(sc.marked(addrs), o)
 	if err != nil {
 		return nil, err
@@ -301,6 +308,7 @@ func (p *policy) RemoveSubConn(sc balancer.SubConn) { sc.Shutdown() }
 
 // UpdateAddresses implements [balancer.ClientConn].
 func (p *policy) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
+	//lint:ignore SA1019 policies may still call it
 	sc.UpdateAddresses(addrs)
 }
 

@@ -119,6 +119,7 @@ func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, me
 	if chosen, ok := config.FieldByName("Context").Interface().(context.Context); ok && chosen != nil {
 		to.Context = chosen
 	}
+	//lint:ignore SA1019 it is what the field has
 	if method, ok := config.FieldByName("MethodConfig").Interface().(grpc.MethodConfig); ok {
 		to.Method = &method
 	}

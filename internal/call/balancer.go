@@ -32,8 +32,9 @@ type Balancer interface {
 
 // A Selection is what applies to one call.
 type Selection struct {
-	Context   context.Context          // of the call
-	Service   *ServiceConfig           // the target's; may be nil
+	Context context.Context // of the call
+	Service *ServiceConfig  // the target's; may be nil
+	//lint:ignore SA1019 it is what a config selector of xDS chooses
 	Method    *grpc.MethodConfig       // replaces what Service has for the method; may be nil
 	Committed func()                   // called when no more attempts are made, and perhaps again later; may be nil
 	Delayed   bool                     // the call has waited for the target to be resolved
@@ -82,6 +83,8 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 }
 
 // replacedBy returns the config that m describes, with the throttler of mc.
+//
+//lint:ignore SA1019 it is what a config selector of xDS chooses
 func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
 	own := &methodConfig{timeout: m.Timeout, waitForReady: m.WaitForReady, maxRequest: m.MaxReqSize, maxResponse: m.MaxRespSize, retryThrottler: mc.retryThrottler}
 	if p := m.RetryPolicy; p != nil {

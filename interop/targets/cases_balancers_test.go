@@ -503,6 +503,7 @@ var balancerCases = []Case{
 		client.Connect()
 		cc := h.ClientConn()
 		b := bundle{c.clientCreds(), perRPC{c.Named("credentials"), false}}
+		//lint:ignore SA1019 grpclb sets it
 		one, _ := c.NewSubConn(cc, "one", addresses(s...), balancer.NewSubConnOptions{CredsBundle: b})
 		one.Connect()
 		one.Await(connectivity.Ready)
