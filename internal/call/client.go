@@ -209,14 +209,13 @@ var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a conte
 // session. It reports an error to the call's options. cancel, unless it is nil, must be called
 // when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
+	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
 	mc, err := c.selectConfig(ci)
 	if err == nil && mc.timeout != nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
 	if err == nil {
 		err = c.checkCall(ci, mc, opts)
-	} else {
-		ci.opts, ci.reports = opts, true
 	}
 	if err != nil {
 		if ci.committed != nil {
@@ -228,7 +227,6 @@ func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel conte
 }
 
 func (c *Client) checkCall(ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (err error) {
-	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
 	if ci.ctx == nil {
 		return errNilContext
 	}
