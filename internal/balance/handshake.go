@@ -17,7 +17,7 @@ import (
 type handshaker struct {
 	credentials.TransportCredentials // the user's
 	channel                          *Channel
-	onlyGRPC                         bool // the credentials are of one SubConn, and its server is called by gRPC
+	onlyGRPC                         bool // set for the credentials of a single SubConn: its calls use gRPC
 }
 
 // A bundle is the credentials that a policy has given a SubConn. With their own credentials for calls,
