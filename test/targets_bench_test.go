@@ -3,10 +3,12 @@ package test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
 )
@@ -14,8 +16,7 @@ import (
 // BenchmarkTargets compares an empty call through a resolver and a balancer with one without.
 func BenchmarkTargets(b *testing.B) {
 	lis := listenTCP(b)
-	srv := serve(b, echo{})
-	start(b, srv, lis)
+	start(b, serve(b, echo{}), lis)
 	ordinary := listenTCP(b)
 	old := grpc.NewServer()
 	testpb.RegisterTestServiceServer(old, echo{})
@@ -26,37 +27,42 @@ func BenchmarkTargets(b *testing.B) {
 		b.Fatal(err)
 	}
 	start(b, serve(b, echo{}), inproc)
-	more := []string{lis.Addr().String()}
-	for range 2 {
+	var far []string // servers that offer nothing nearer than TCP
+	for range 3 {
 		l := listenTCP(b)
-		start(b, serve(b, echo{}), l)
-		more = append(more, l.Addr().String())
+		start(b, serve(b, echo{}, nearcall.MaxSharedMemory(0), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour})), l)
+		far = append(far, l.Addr().String())
 	}
 	creds := nearcall.WithTransportCredentials(insecure.NewCredentials())
 	rr := nearcall.WithDefaultServiceConfig(roundRobin)
-	addr := lis.Addr().String()
 	for _, row := range []struct {
 		name, target string
 		opts         []nearcall.DialOption
+		turns        []string // more targets, which are called in turn
 	}{
-		{"nearcall/tcp", "tcp:" + addr, nil},
-		{"nearcall/dns", "dns:///" + addr, nil},
-		{"nearcall/round_robin", "list:///x", []nearcall.DialOption{rr, nearcall.WithResolvers(endpointsOf(more...))}},
-		{"inproc/direct", "inproc:" + b.Name(), nil},
-		{"inproc/resolved", "list:///x", []nearcall.DialOption{nearcall.WithResolvers(endpointsOf("inproc:" + b.Name()))}},
-		{"gRPC/grpc-go", "grpc:" + ordinary.Addr().String(), nil},
-		{"gRPC/dns", "dns:///" + ordinary.Addr().String(), nil},
+		{"tcp/direct", "tcp:" + far[0], nil, nil},
+		{"tcp/dns", "dns:///" + far[0], nil, nil},
+		{"tcp/in_turn", "tcp:" + far[0], nil, []string{"tcp:" + far[1], "tcp:" + far[2]}},
+		{"tcp/round_robin", "list:///x", []nearcall.DialOption{rr, nearcall.WithResolvers(endpointsOf(far...))}, nil},
+		{"inproc/direct", "inproc:" + b.Name(), nil, nil},
+		{"inproc/resolved", "list:///x", []nearcall.DialOption{nearcall.WithResolvers(endpointsOf("inproc:" + b.Name()))}, nil},
+		{"inproc/dns", "dns:///" + lis.Addr().String(), nil, nil},
+		{"gRPC/grpc-go", "grpc:" + ordinary.Addr().String(), nil, nil},
+		{"gRPC/dns", "dns:///" + ordinary.Addr().String(), nil, nil},
 	} {
 		b.Run(row.name, func(b *testing.B) {
-			client := dial(b, row.target, append(row.opts, creds)...)
-			for range 20 {
-				if _, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{}); err != nil {
+			clients := []testpb.TestServiceClient{dial(b, row.target, append(row.opts, creds)...)}
+			for _, target := range row.turns {
+				clients = append(clients, dial(b, target, append(row.opts, creds)...))
+			}
+			for i := range 20 {
+				if _, err := clients[i%len(clients)].UnaryCall(context.Background(), &testpb.SimpleRequest{}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{}); err != nil {
+			for i := 0; b.Loop(); i++ {
+				if _, err := clients[i%len(clients)].UnaryCall(context.Background(), &testpb.SimpleRequest{}); err != nil {
 					b.Fatal(err)
 				}
 			}
