@@ -2,13 +2,17 @@ package balance
 
 import (
 	"context"
+	"io"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // pinned makes calls with grpc-go on one SubConn, whose server speaks only gRPC. It is the conn of a
@@ -18,40 +22,57 @@ type pinned struct {
 	sc      *subConn
 }
 
-// A pin is the value of such a call. It implements [grpcgo.Attempt].
+// A pin is the value of such a call.
 type pin struct {
-	sc    *subConn
-	picks atomic.Int32
+	sc      *subConn
+	picks   atomic.Int32
+	refusal atomic.Pointer[error] // of the stream, if one was opened
 }
 
 var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
 
-// result is the pick for the call. grpc-go picks again if the SubConn is not ready, or if it knows that
-// no handler has seen the call. Then the call ends, and the channel picks for it.
+// result is the pick for the call. grpc-go picks again if the SubConn is not ready, after it has
+// another picker, or if it knows that no handler has seen the call. Then the call ends, and the
+// channel picks for it.
 func (p *pin) result() (balancer.PickResult, error) {
 	if p.picks.Add(1) > 1 {
 		return balancer.PickResult{}, errUnpinned
 	}
-	return balancer.PickResult{SubConn: p.sc.SubConn}, nil
+	return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
 }
 
-// Unprocessed implements [grpcgo.Attempt].
-func (p *pin) Unprocessed() bool { return p.picks.Load() > 1 }
-
-// An unprocessed error is that of a call that ended because of a second pick.
-type unprocessed struct {
-	error
-	*pin
+// done is called before the second pick.
+func (p *pin) done(info balancer.DoneInfo) {
+	if info.BytesSent {
+		p.refusal.Store(&info.Err)
+	}
 }
 
-// Unwrap returns the status error.
-func (u unprocessed) Unwrap() error { return u.error }
+// lost returns the error of the call, which says [link.ErrUnprocessed] if grpc-go has picked twice.
+func (p *pin) lost(err error) error {
+	if err == nil || err == io.EOF || p.picks.Load() < 2 {
+		return err
+	}
+	if refusal := p.refusal.Load(); refusal != nil {
+		return link.Unprocessed{Err: *refusal}
+	}
+	return link.Unprocessed{Err: err, Unsent: true}
+}
 
-// A pinnedStream is a stream that knows its pin.
+// A pinnedStream is a stream whose errors say what became of the call.
 type pinnedStream struct {
 	grpc.ClientStream
-	*pin
+	pin *pin
 }
+
+// Header implements [grpc.ClientStream].
+func (s pinnedStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	return md, s.pin.lost(err)
+}
+
+// RecvMsg implements [grpc.ClientStream].
+func (s pinnedStream) RecvMsg(m any) error { return s.pin.lost(s.ClientStream.RecvMsg(m)) }
 
 // withOnce adds to the options of a call that grpc-go makes it once, except for a second pick. Retry
 // policies are internal/call's, and service configs do not show them to grpc-go. Those of xDS are in
@@ -68,14 +89,10 @@ func (p *pinned) withOnce(opts []grpc.CallOption) []grpc.CallOption {
 func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	own := &pin{sc: p.sc}
 	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, p.withOnce(opts)...)
-	switch {
-	case err == nil:
-	case p.channel.conn.GetState() == connectivity.Shutdown:
+	if err != nil && p.channel.conn.GetState() == connectivity.Shutdown {
 		return errClosing
-	case own.Unprocessed():
-		return unprocessed{err, own}
 	}
-	return err
+	return own.lost(err)
 }
 
 // NewStream implements [grpc.ClientConnInterface].
@@ -83,7 +100,7 @@ func (p *pinned) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 	own := &pin{sc: p.sc}
 	s, err := p.channel.conn.NewStream(context.WithValue(ctx, ownKey{}, own), desc, method, p.withOnce(opts)...)
 	if err != nil {
-		return nil, err
+		return nil, own.lost(err)
 	}
 	return pinnedStream{s, own}, nil
 }

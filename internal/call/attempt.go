@@ -83,9 +83,10 @@ type attempt struct {
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
 // refusedBy reports whether session refused a call that another session may accept. It is false
-// for a session that is not ending: retries would pick the same session for ever.
+// for a session that goes on taking calls: retries would pick the same session for ever.
 func refusedBy(session link.Session, err error) bool {
-	return isUnprocessed(err) && link.IsClosed(session.Done())
+	var u link.Unprocessed
+	return isUnprocessed(err) && (link.IsClosed(session.Done()) || errors.As(err, &u) && u.Unsent)
 }
 
 // beginAttempt sets the context, the metadata and the stats of a, and reports its start to the

@@ -32,7 +32,10 @@ type distant struct{ link.Session }
 
 func (distant) Peer() *link.Peer { return &link.Peer{} }
 
-var errUnseen = link.Unprocessed{Err: errors.New("going away")}
+var (
+	errUnseen = link.Unprocessed{Err: errors.New("going away")}
+	errUnsent = link.Unprocessed{Err: errors.New("between two connections"), Unsent: true}
+)
 
 // A doomed session's streams are aborted for reason without a handler having seen them.
 type doomed struct {
@@ -355,6 +358,8 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 	refused := func() link.Session { return &doomed{refuse: true} }
 	aborted := func() link.Session { return &doomed{recv: true, sends: 9} }
 	drained := func() link.Session { return &doomed{recv: true, sends: 9, ends: true} }
+	unsent := func() link.Session { return &doomed{recv: true, sends: 9, reason: errUnsent} }
+	away := func() link.Session { return &busy{doomed{reason: errUnsent}} }
 	for name, c := range map[string]struct {
 		sessions []link.Session
 		want     codes.Code
@@ -369,6 +374,9 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 		"aborted, then in its replay":              {[]link.Session{drained(), &doomed{ends: true}, &doomed{ends: true}}, codes.OK, 4},
 		"by one that ends, then one that does not": {[]link.Session{refused(), drained(), aborted()}, codes.Unavailable, 3},
 		"refused and not closing":                  {[]link.Session{&busy{}}, codes.Unavailable, 1},
+		"unsent by sessions that go on":            {[]link.Session{unsent(), unsent(), unsent()}, codes.OK, 4},
+		"refused and not sent":                     {[]link.Session{away(), away(), away()}, codes.OK, 4},
+		"unsent, then aborted":                     {[]link.Session{unsent(), aborted()}, codes.Unavailable, 2}, // as in grpc-go
 		"for another reason":                       {[]link.Session{&doomed{recv: true, sends: 9, reason: errors.New("lost")}}, codes.Unavailable, 1},
 	} {
 		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
@@ -418,7 +426,7 @@ func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
 // busy refuses all calls, and is not ending.
 type busy struct{ doomed }
 
-func (*busy) NewStream(context.Context, *link.CallHeader) (link.Stream, error) { return nil, errUnseen }
+func (s *busy) NewStream(context.Context, *link.CallHeader) (link.Stream, error) { return nil, s.why() }
 
 func invokes(c *Client, opts ...grpc.CallOption) error {
 	return c.Invoke(context.Background(), unaryMethod, wrapperspb.Bytes([]byte("request")), new(message), opts...)
@@ -500,12 +508,13 @@ func (s remote) Invoke(context.Context, *link.UnaryCall) error {
 	if s.Done(); s.closed && !link.IsClosed(s.done) {
 		close(s.done)
 	}
-	return errUnseen
+	return s.why()
 }
 
 func TestUnaryCallsInOneGoAreMadeAgain(t *testing.T) {
 	open := func() link.Session { return remote{&doomed{}, false} }
 	closed := func() link.Session { return remote{&doomed{refuse: true}, true} }
+	unsent := func() link.Session { return remote{&doomed{reason: errUnsent}, false} }
 	for name, c := range map[string]struct {
 		sessions []link.Session
 		want     codes.Code
@@ -513,6 +522,7 @@ func TestUnaryCallsInOneGoAreMadeAgain(t *testing.T) {
 		"by sessions that end":               {[]link.Session{closed(), closed(), closed()}, codes.OK},
 		"once by one that goes on":           {[]link.Session{open()}, codes.OK},
 		"twice by one that goes on":          {[]link.Session{open(), open()}, codes.Unavailable},
+		"by sessions that send nothing":      {[]link.Session{unsent(), unsent(), unsent()}, codes.OK},
 		"by one that ends, and then another": {[]link.Session{closed(), open()}, codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,15 +39,9 @@ type Session struct {
 
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
-// An Attempt is an error of a call, or a grpc.ClientStream, that knows what became of the call.
-type Attempt interface {
-	// Unprocessed reports whether the call has failed without a handler that saw it.
-	Unprocessed() bool
-}
-
 // NewSession returns a session whose calls conn makes, to a peer whose connection has the given
-// authority. It makes unary calls as such if peer.OneShot is set; then the errors and the streams of
-// conn are Attempts where they need be. end is called when the session has ended.
+// authority. It makes unary calls as such if peer.OneShot is set. Errors of conn can wrap
+// [link.ErrUnprocessed]. end is called when the session has ended.
 func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
 	return &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
@@ -109,10 +103,9 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		c.Replied, c.ReplySize = true, to.Size
 		return nil
 	}
-	var a Attempt
 	switch {
-	case errors.As(err, &a) && a.Unprocessed():
-		return link.Unprocessed{Err: err}
+	case errors.Is(err, link.ErrUnprocessed):
+		return err
 	case wait.Err(ctx) != nil:
 		return link.ContextEnd(wait.DoneErr(ctx))
 	}
@@ -162,10 +155,15 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	s.live[st] = struct{}{}
 	s.mu.Unlock()
 	stay := wait.AfterFunc(ctx, func() { st.cancel(nil) })
-	inner, err := s.conn.NewStream(st.ctx, &streamDesc, o.Method, s.optionsOf(o)...)
+	var inner grpc.ClientStream
+	err := wait.Outside(wait.WaiterOf(ctx), func() (err error) {
+		inner, err = s.conn.NewStream(st.ctx, &streamDesc, o.Method, s.optionsOf(o)...)
+		return err
+	})
 	switch {
 	case !stay():
 		err = link.ContextEnd(wait.DoneErr(ctx))
+	case errors.Is(err, link.ErrUnprocessed):
 	case err != nil:
 		err = link.Unprocessed{Err: err}
 	default:

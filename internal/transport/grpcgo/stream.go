@@ -101,7 +101,10 @@ func (st *stream) receive(f *link.Frame) error {
 	if f.Dst == nil {
 		// The caller wants only the end, and messages must stay unread. grpc-go cannot wait for
 		// the end without reading messages, so wait for the stream's own end.
-		<-st.ctx.Done()
+		_ = wait.Outside(st.waiter, func() error {
+			<-st.ctx.Done()
+			return nil
+		})
 		return st.end(f, status.FromContextError(context.Cause(st.ctx)).Err())
 	}
 	var m mem.BufferSlice
@@ -118,8 +121,8 @@ func (st *stream) receive(f *link.Frame) error {
 // end puts the end of the call, with err as grpc-go reports it, into f. It returns the reason
 // if the call was aborted before it had ended with OK.
 func (st *stream) end(f *link.Frame, err error) error {
-	if a, ok := st.inner.(Attempt); ok && err != io.EOF && a.Unprocessed() {
-		st.Abort(link.Unprocessed{Err: err})
+	if errors.Is(err, link.ErrUnprocessed) {
+		st.Abort(err)
 	}
 	if reason := st.aborted(); reason != nil && err != io.EOF {
 		return reason
