@@ -259,6 +259,7 @@ var resolverCases = []Case{
 			s[0].Down()
 			if p == pickFirst { // which connects again for the next call
 				c.Await(client, connectivity.Idle)
+				c.Until("the resolver is asked", func() bool { return r.asked.Load() > 0 }) // grpc-go does that on another goroutine
 				c.Note("lost: asked %d times", r.asked.Load())
 			}
 			c.Until("calls fail", func() bool { _, err := unary(c.ctx, client); return err != nil && r.asked.Load() >= 2 })
