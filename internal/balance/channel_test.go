@@ -76,7 +76,7 @@ func dial(t *testing.T, addrs []string, opts ...nearcall.DialOption) *nearcall.C
 	r := manual.NewBuilderWithScheme("list")
 	var s resolver.State
 	for _, a := range addrs {
-		s.Endpoints = append(s.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a}}})
+		s.Addresses = append(s.Addresses, resolver.Address{Addr: a}) // each becomes an endpoint
 	}
 	r.InitialState(s)
 	opts = append(opts, nearcall.WithResolvers(r), nearcall.WithTransportCredentials(insecure.NewCredentials()))

@@ -210,8 +210,13 @@ type policy struct {
 	channel *Channel
 	opts    balancer.BuildOptions
 	name    string
-	child   balancer.Balancer // nil before the first update
+	child   *child // nil before the first update
 	applied *applied
+}
+
+// A child is the balancer that a policy wraps.
+type child struct {
+	balancer.Balancer // nil while it is built
 }
 
 // UpdateClientConnState implements [balancer.Balancer].
@@ -225,7 +230,8 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 		p.child = nil
 	}
 	if p.child == nil {
-		p.name, p.child = config.name, balancer.Get(config.name).Build(p, p.opts)
+		p.name, p.child = config.name, new(child)
+		p.child.Balancer = balancer.Get(config.name).Build(p, p.opts)
 	}
 	p.apply(config.service, s.ResolverState)
 	s.BalancerConfig = config.config

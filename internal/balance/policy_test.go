@@ -1,0 +1,248 @@
+package balance_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/balancer/base"
+	"google.golang.org/grpc/balancer/roundrobin"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+)
+
+// An alias is round_robin under another name.
+type alias struct {
+	balancer.Builder
+	name string
+}
+
+func (a alias) Name() string { return a.name }
+
+const aliases = 20 // more than there are wrappers
+
+func init() {
+	for i := range aliases {
+		balancer.Register(alias{balancer.Get(roundrobin.Name), fmt.Sprintf("alias_%d", i)})
+	}
+	balancer.Register(eagerBuilder{})
+	balancer.Register(base.NewBalancerBuilder("counting", countingBuilder{}, base.Config{}))
+}
+
+func policyConfig(name string) string {
+	return fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, name)
+}
+
+// Programs that use more policies than there are wrappers lose no call between two of them.
+func TestMorePoliciesThanWrappers(t *testing.T) {
+	inproc := "inproc:" + t.Name()
+	near(t, inproc, service{})
+	r := manual.NewBuilderWithScheme("changing")
+	state := resolver.State{Addresses: []resolver.Address{{Addr: inproc}, {Addr: ordinary(t, service{})}}}
+	r.InitialState(state)
+	conn, err := nearcall.NewClient("changing:///any", nearcall.WithResolvers(r), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client, ctx := testpb.NewTestServiceClient(conn), soon(t)
+	if _, err := client.EmptyCall(ctx, &testpb.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := client.EmptyCall(ctx, &testpb.Empty{}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 2 * aliases {
+		state.ServiceConfig = r.CC().ParseServiceConfig(policyConfig(fmt.Sprintf("alias_%d", i%aliases)))
+		r.UpdateState(state)
+		if _, err := client.EmptyCall(ctx, &testpb.Empty{}); err != nil {
+			t.Fatalf("with policy %d: %v", i, err)
+		}
+	}
+	close(stop)
+	callers.Wait()
+}
+
+// eagerBuilder builds policies that make their SubConn while they are built, and are told of its state
+// by UpdateSubConnState, as all policies once were.
+type eagerBuilder struct{}
+
+func (eagerBuilder) Name() string { return "eager" }
+
+func (eagerBuilder) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
+	//lint:ignore SA1019 such policies pass no listener
+	sc, err := cc.NewSubConn([]resolver.Address{{Addr: o.Target.Endpoint()}}, balancer.NewSubConnOptions{})
+	if err != nil {
+		panic(err)
+	}
+	sc.Connect()
+	return &eager{cc: cc}
+}
+
+type eager struct{ cc balancer.ClientConn }
+
+func (*eager) UpdateClientConnState(balancer.ClientConnState) error { return nil }
+func (*eager) ResolverError(error)                                  {}
+func (*eager) ExitIdle()                                            {}
+func (*eager) Close()                                               {}
+
+func (e *eager) UpdateSubConnState(sc balancer.SubConn, s balancer.SubConnState) {
+	if s.ConnectivityState == connectivity.Ready {
+		e.cc.UpdateState(balancer.State{ConnectivityState: s.ConnectivityState, Picker: fixed{sc}})
+	}
+}
+
+// A fixed picker always picks the same SubConn.
+type fixed struct{ sc balancer.SubConn }
+
+func (f fixed) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	return balancer.PickResult{SubConn: f.sc}, nil
+}
+
+func TestAPolicyThatConnectsWhileItIsBuilt(t *testing.T) {
+	inproc := "inproc:" + t.Name()
+	near(t, inproc, service{})
+	for name, addr := range map[string]string{"nearcall": inproc, "gRPC": ordinary(t, service{})} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := nearcall.NewClient("passthrough:///"+addr, nearcall.WithDefaultServiceConfig(policyConfig("eager")), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := testpb.NewTestServiceClient(conn).EmptyCall(soon(t), &testpb.Empty{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// picked and done count what counting pickers pick, and the calls of Done.
+var picked, done, twice atomic.Int64
+
+type countingBuilder struct{}
+
+func (countingBuilder) Build(info base.PickerBuildInfo) balancer.Picker {
+	var p countingPicker
+	for sc := range info.ReadySCs {
+		p = append(p, sc)
+	}
+	if len(p) == 0 {
+		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
+	}
+	return p
+}
+
+type countingPicker []balancer.SubConn
+
+func (p countingPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	picked.Add(1)
+	var called atomic.Bool
+	return balancer.PickResult{SubConn: p[rand.IntN(len(p))], Done: func(balancer.DoneInfo) {
+		if called.Swap(true) {
+			twice.Add(1)
+		}
+		done.Add(1)
+	}}, nil
+}
+
+// A picker is told once of the end of each attempt: of calls that succeed, fail, are cancelled at any
+// moment, or are lost with their server.
+func TestDoneIsCalledOnceForEachPick(t *testing.T) {
+	picked.Store(0)
+	done.Store(0)
+	twice.Store(0)
+	echo := service{duplex: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		for {
+			if _, err := s.Recv(); err != nil {
+				return err
+			}
+			if err := s.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+				return err
+			}
+		}
+	}}
+	inproc := "inproc:" + t.Name()
+	lis := listen(t)
+	far := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(far, echo)
+	go far.Serve(lis)
+	defer far.Stop()
+	srv := near(t, inproc, echo)
+	conn := dial(t, []string{inproc, "tcp:" + lis.Addr().String(), ordinary(t, echo)}, nearcall.WithDefaultServiceConfig(policyConfig("counting")),
+		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, MaxDelay: time.Millisecond}, MinConnectTimeout: 5 * time.Second}))
+	client := testpb.NewTestServiceClient(conn)
+	if _, err := client.EmptyCall(soon(t), &testpb.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	var callers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 8 {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(2000))*time.Microsecond)
+				switch n % 3 {
+				case 0:
+					_, _ = client.EmptyCall(ctx, &testpb.Empty{})
+				case 1:
+					_, _ = client.UnaryCall(ctx, &testpb.SimpleRequest{}) // not implemented
+				case 2:
+					s, err := client.FullDuplexCall(ctx)
+					for err == nil && rand.IntN(3) > 0 {
+						if err = s.Send(&testpb.StreamingOutputCallRequest{}); err == nil {
+							_, err = s.Recv()
+						}
+					}
+				}
+				cancel()
+			}
+		})
+	}
+	for range 10 {
+		time.Sleep(30 * time.Millisecond)
+		srv.Stop()
+		srv = near(t, inproc, echo)
+	}
+	close(stop)
+	callers.Wait()
+	_ = conn.Close()
+	leak.Within(t, 5*time.Second, "Done of each pick", func() {
+		for picked.Load() != done.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	if picked.Load() == 0 || twice.Load() != 0 {
+		t.Errorf("%d picks, %d of them were ended twice", picked.Load(), twice.Load())
+	}
+}
