@@ -16,8 +16,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	xdscreds "google.golang.org/grpc/credentials/xds"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -163,6 +166,26 @@ var xdsCases = []Case{
 		c.Until("b serves", func() bool { return s[1].calls.Load() > before+20 })
 		load.Stop("load")
 		c.Spread("b", client, 3)
+	}},
+	{Name: "certificates from the control plane", Sizes: []int{3}, Secure: true, Run: func(c *C) {
+		s := c.Fleet(func(s *Server) { s.Mutual = true })
+		x := c.Control()
+		x.Certificates()
+		x.Set([]*routepb.Route{route("other", toCluster("other")), route("hidden", toCluster("hidden")), route("", toCluster("main"))},
+			[]*clusterpb.Cluster{secured(cluster("main"), "svc", true), secured(cluster("other"), "another", true), secured(cluster("hidden"), "svc", false)},
+			[]*endpointpb.ClusterLoadAssignment{assignment("main", locality{servers: s}), assignment("other", locality{servers: s}), assignment("hidden", locality{servers: s})})
+		creds, err := xdscreds.NewClientCredentials(xdscreds.ClientOptions{FallbackCreds: insecure.NewCredentials()})
+		if err != nil {
+			panic(err)
+		}
+		client := c.Dial("xds:///svc", Options{Resolvers: []resolver.Builder{x.Resolver()}, Creds: creds})
+		c.Settle(client, c.Size)
+		c.Spread("calls", client, 6*c.Size)
+		for _, cluster := range []string{"other", "hidden"} {
+			_, err := unary(c.with(cluster, "yes"), client)
+			c.Note("%s: %v", cluster, status.Code(err))
+		}
+		c.Spread("calls", client, 6*c.Size)
 	}},
 	{Name: "localities", Sizes: []int{3}, Run: func(c *C) {
 		s := c.Fleet()

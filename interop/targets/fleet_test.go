@@ -63,6 +63,7 @@ type Server struct {
 	Addr     string
 	Register func(grpc.ServiceRegistrar) // further services; set before Start
 	Age      time.Duration               // of connections; set before Start, 0 means without a limit
+	Mutual   bool                        // TLS asks clients for a certificate; set before Start
 	c        *C
 	kind     kind
 	network  string
@@ -153,7 +154,11 @@ func (s *Server) Start() {
 	}
 	creds := insecure.NewCredentials()
 	if s.c.TLS {
-		creds = credentials.NewTLS(serverTLS(lis.Addr()))
+		config := serverTLS(lis.Addr())
+		if s.Mutual {
+			config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, roots()
+		}
+		creds = credentials.NewTLS(config)
 	}
 	ends := keepalive.ServerParameters{MaxConnectionAge: s.Age}
 	switch s.kind {
@@ -424,7 +429,12 @@ func (c *C) clientCreds() credentials.TransportCredentials {
 	if !c.TLS {
 		return insecure.NewCredentials()
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(authority().Leaf)
-	return credentials.NewTLS(&tls.Config{RootCAs: roots})
+	return credentials.NewTLS(&tls.Config{RootCAs: roots()})
+}
+
+// roots are what proves certificates.
+func roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(authority().Leaf)
+	return pool
 }

@@ -34,6 +34,7 @@ type Case struct {
 	Sizes   []int  // numbers of servers; nil means 1 and 3
 	Fleets  []kind // nil means all
 	Plain   bool   // without TLS only
+	Secure  bool   // with TLS only
 	Differs string // why nearcall's transcript differs from grpc-go's
 }
 
@@ -66,7 +67,9 @@ func (k Case) setups() []Setup {
 			if kind == mixed && size == 1 {
 				continue
 			}
-			out = append(out, Setup{kind, size, false})
+			if !k.Secure {
+				out = append(out, Setup{kind, size, false})
+			}
 			if !k.Plain && kind != inProcess {
 				out = append(out, Setup{kind, size, true})
 			}

@@ -2,8 +2,12 @@ package targets
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -14,6 +18,7 @@ import (
 	faultpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	routerpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	matcherpb "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -34,6 +39,7 @@ type control struct {
 	cache   cache.SnapshotCache
 	address string
 	version int
+	certs   string // the configs of certificate providers in JSON; "" for none
 }
 
 // Control starts a control plane, which is an ordinary server of gRPC.
@@ -64,7 +70,7 @@ func (c *C) Control() *control {
 // Resolver returns a resolver that asks the control plane.
 func (x *control) Resolver() resolver.Builder {
 	r, err := xds.NewXDSResolverWithConfigForTesting([]byte(fmt.Sprintf(
-		`{"xds_servers":[{"server_uri":%q,"channel_creds":[{"type":"insecure"}],"server_features":["xds_v3"]}],"node":{"id":"node"}}`, x.address)))
+		`{"xds_servers":[{"server_uri":%q,"channel_creds":[{"type":"insecure"}],"server_features":["xds_v3"]}],"certificate_providers":{%s},"node":{"id":"node"}}`, x.address, x.certs)))
 	if err != nil {
 		panic(err)
 	}
@@ -140,6 +146,43 @@ func assignment(cluster string, localities ...locality) *endpointpb.ClusterLoadA
 		out.Endpoints = append(out.Endpoints, one)
 	}
 	return out
+}
+
+// Certificates adds a certificate provider, "files", of the authority and a client's certificate.
+func (x *control) Certificates() {
+	dir, err := os.MkdirTemp("", "targets")
+	if err != nil {
+		panic(err)
+	}
+	x.c.Cleanup(func() { os.RemoveAll(dir) })
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			panic(err)
+		}
+		return path
+	}
+	ca := authority()
+	own := certificate(&x509.Certificate{DNSNames: []string{"client.test"}}, &ca)
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		panic(err)
+	}
+	x.certs = fmt.Sprintf(`"files":{"plugin_name":"file_watcher","config":{"certificate_file":%q,"private_key_file":%q,"ca_certificate_file":%q}}`,
+		write("cert", "CERTIFICATE", own.Certificate[0]), write("key", "PRIVATE KEY", key), write("ca", "CERTIFICATE", ca.Certificate[0]))
+}
+
+// secured returns a cluster whose servers must have a certificate for name, and get the client's if it is shown.
+func secured(cluster *clusterpb.Cluster, name string, shown bool) *clusterpb.Cluster {
+	common := &tlspb.CommonTlsContext{ValidationContextType: &tlspb.CommonTlsContext_ValidationContext{ValidationContext: &tlspb.CertificateValidationContext{
+		CaCertificateProviderInstance: &tlspb.CertificateProviderPluginInstance{InstanceName: "files"},
+		MatchSubjectAltNames:          []*matcherpb.StringMatcher{{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: name}}},
+	}}}
+	if shown {
+		common.TlsCertificateProviderInstance = &tlspb.CertificateProviderPluginInstance{InstanceName: "files"}
+	}
+	cluster.TransportSocket = &corepb.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: packed(&tlspb.UpstreamTlsContext{CommonTlsContext: common})}}
+	return cluster
 }
 
 // route sends calls with a header, or all if header is empty, where action says.
