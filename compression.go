@@ -54,7 +54,7 @@ type PreparedMsg struct{ prepared }
 // errors.
 //
 // If s is a stream of grpc-go, p can be sent on streams of grpc-go only: with SendMsg
-// on streams of a [ClientConn] whose target goes to grpc-go, and with
+// on streams of a [ClientConn] whose target is grpc:TARGET, and with
 // [PreparedMsg.Send] on streams of a grpc.Server. This does not apply to a [Server]'s
 // streams with ordinary gRPC clients: they accept what was encoded for nearcall's own
 // clients, and vice versa.

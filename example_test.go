@@ -227,8 +227,8 @@ func ExampleHandlerPlacement() {
 	// Output: SERVING <nil>
 }
 
-// Targets that are not nearcall's own go to grpc-go unchanged, with the options that
-// grpc-go has, too.
+// The targets and options of grpc-go: its resolver finds the servers, and each is called over the
+// nearest path that it speaks.
 func ExampleNewClient() {
 	conn, err := nearcall.NewClient("localhost:50051",
 		nearcall.WithTransportCredentials(insecure.NewCredentials()),

@@ -30,7 +30,8 @@ import (
 // needs [WithPersistentConnection], because otherwise a connection is made only for the first
 // call, and is closed after [WithIdleTimeout] without calls in either direction.
 //
-// NewClient returns an error if the target goes to grpc-go, whose servers make no calls.
+// NewClient returns an error if the target goes to grpc-go as a whole, as grpc:TARGET does: its
+// servers make no calls.
 func WithServer(s *Server) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if s != nil {
@@ -41,7 +42,8 @@ func WithServer(s *Server) DialOption {
 
 // WithPersistentConnection makes the client connect at once, and again whenever the connection is
 // lost, without waiting for a call. It turns [WithIdleTimeout] off. It is for clients that only
-// serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go.
+// serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go as a whole, as
+// grpc:TARGET does.
 func WithPersistentConnection() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Persistent = true })
 }
@@ -141,7 +143,7 @@ func serve(o *options.Dial, idle *connector.Idleness) {
 	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, counter) }
 }
 
-// checkRemote returns an error if the options do not fit a target that goes to grpc-go.
+// checkRemote returns an error if the options do not fit a target that goes to grpc-go as a whole.
 func checkRemote(o *options.Dial) error {
 	name := ""
 	switch {

@@ -10,10 +10,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -125,4 +127,34 @@ func TestATargetThatNobodyServes(t *testing.T) {
 	err := <-invoke(t.Context(), client)
 	wantCode(t, err, codes.Unavailable)
 	t.Log(err)
+}
+
+// Tests often call their servers over package bufconn.
+func TestTargetsOverBufconn(t *testing.T) {
+	for name, srv := range map[string]interface {
+		Serve(net.Listener) error
+		Stop()
+		grpc.ServiceRegistrar
+	}{"nearcall": nearcall.NewServer(), "gRPC": grpc.NewServer()} {
+		t.Run(name, func(t *testing.T) {
+			hold(t)
+			lis := bufconn.Listen(1 << 16)
+			testpb.RegisterTestServiceServer(srv, echo{})
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				_ = srv.Serve(lis)
+			}()
+			client := dial(t, "passthrough:///bufnet", nearcall.WithTransportCredentials(insecure.NewCredentials()),
+				nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+			for range 10 {
+				reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, 1<<18)}})
+				if err != nil || len(reply.GetPayload().GetBody()) != 1<<18 {
+					t.Fatal(len(reply.GetPayload().GetBody()), err)
+				}
+			}
+			srv.Stop()
+			<-served
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
@@ -68,6 +70,61 @@ func near(t *testing.T, target string, s service) *nearcall.Server {
 	go srv.Serve(lis)
 	t.Cleanup(srv.Stop)
 	return srv
+}
+
+// The addresses of an endpoint are tried in their order, but the nearest first.
+func TestTheNearestAddressOfAnEndpointIsTriedFirst(t *testing.T) {
+	serve := func(target, name string) string {
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := nearcall.NewServer(nearcall.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			_ = grpc.SetHeader(ctx, metadata.Pairs("server", name))
+			return handle(ctx, req)
+		}))
+		testpb.RegisterTestServiceServer(srv, service{})
+		go srv.Serve(lis)
+		t.Cleanup(srv.Stop)
+		if strings.HasPrefix(target, "tcp:") {
+			return "tcp:" + lis.Addr().String()
+		}
+		return target
+	}
+	far, further := serve("tcp:127.0.0.1:0", "far"), serve("tcp:127.0.0.1:0", "further")
+	here := serve("inproc:"+t.Name(), "here")
+	for name, c := range map[string]struct {
+		addrs []string
+		want  string
+	}{
+		"in this process":           {[]string{far, here}, "here"},
+		"nothing is in the process": {[]string{far, "inproc:" + t.Name() + "/nobody", further}, "far"},
+		"equally far":               {[]string{further, far}, "further"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var e resolver.Endpoint
+			for _, a := range c.addrs {
+				e.Addresses = append(e.Addresses, resolver.Address{Addr: a})
+			}
+			r := manual.NewBuilderWithScheme("one")
+			r.InitialState(resolver.State{Endpoints: []resolver.Endpoint{e}})
+			conn, err := nearcall.NewClient("one:///any", nearcall.WithResolvers(r), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			var md metadata.MD
+			if _, err := testpb.NewTestServiceClient(conn).EmptyCall(soon(t), &testpb.Empty{}, grpc.Header(&md)); err != nil {
+				t.Fatal(err)
+			}
+			if got := md.Get("server"); len(got) != 1 || got[0] != c.want {
+				t.Errorf("the server is %v, want %q", got, c.want)
+			}
+			if a := e.Addresses[0].Addr; a != c.addrs[0] {
+				t.Errorf("the resolver's own list begins with %s now", a)
+			}
+		})
+	}
 }
 
 // dial returns a connection to addrs.

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/resolver"
@@ -66,7 +67,20 @@ type wrappedConn struct {
 // UpdateState implements [resolver.ClientConn].
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
+	s.Endpoints = nearestFirst(s.Endpoints)
 	return c.ClientConn.UpdateState(s)
+}
+
+// nearestFirst returns a copy of endpoints in which policies try the nearest address of each first. Of
+// equally near ones the first remains so.
+func nearestFirst(endpoints []resolver.Endpoint) []resolver.Endpoint {
+	endpoints = slices.Clone(endpoints)
+	for i := range endpoints {
+		e := &endpoints[i]
+		e.Addresses = slices.Clone(e.Addresses)
+		slices.SortStableFunc(e.Addresses, func(a, b resolver.Address) int { return targets.CompareDistance(a.Addr, b.Addr) })
+	}
+	return endpoints
 }
 
 // ReportError implements [resolver.ClientConn].

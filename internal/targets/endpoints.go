@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -30,6 +31,20 @@ func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *E
 		e.creds = c.OfferNearcall()
 	}
 	return e
+}
+
+// CompareDistance compares addresses by how far their servers are: in the process, on the host, or
+// perhaps on another host.
+func CompareDistance(a, b string) int { return cmp.Compare(distance(a), distance(b)) }
+
+func distance(address string) int {
+	switch socketTarget(address).Scheme.name {
+	case "inproc":
+		return 0
+	case "shm", "unix", "unix-abstract":
+		return 1
+	}
+	return 2
 }
 
 // Dial connects to address. If only nearcall's servers can listen there, it opens a session, and the
