@@ -117,6 +117,10 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers; in about a minute
 	cd interop/targets && $(GO) test -count=1 -parallel=8 .
 
+.PHONY: grpc-examples
+grpc-examples: ## move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
+	cd interop/targets && $(GO) run ./examples -root ../..
+
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
@@ -425,7 +429,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests targets bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = grpc-tests targets grpc-examples bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

@@ -41,7 +41,9 @@ func init() {
 type wrapper int
 
 // Name implements [balancer.Builder].
-func (w wrapper) Name() string { return fmt.Sprintf("nearcall_wrapper_%d", int(w)) }
+func (w wrapper) Name() string { return fmt.Sprint(wrapperPrefix, int(w)) }
+
+const wrapperPrefix = "nearcall_wrapper_"
 
 var given struct {
 	sync.Mutex
@@ -113,6 +115,18 @@ func rewrite(text string) string {
 	rest["loadBalancingConfig"], _ = json.Marshal([]map[string]any{{wrapperOf(own.Policy).Name(): own}})
 	rewritten, _ := json.Marshal(rest) // no error: the values were parsed above
 	return string(rewritten)
+}
+
+// isRewritten reports whether rewrite has returned text, or left it to grpc-go to report its error.
+func isRewritten(text string) bool {
+	var config struct {
+		LoadBalancingConfig json.RawMessage `json:"loadBalancingConfig"`
+	}
+	if json.Unmarshal([]byte(text), &config) != nil {
+		return true
+	}
+	name, _ := firstKnown(config.LoadBalancingConfig)
+	return strings.HasPrefix(name, wrapperPrefix)
 }
 
 // withoutRetries returns a methodConfig without retry policies. grpc-go must not retry the calls that

@@ -246,3 +246,40 @@ func TestDoneIsCalledOnceForEachPick(t *testing.T) {
 		t.Errorf("%d picks, %d of them were ended twice", picked.Load(), twice.Load())
 	}
 }
+
+// A resolver can return a service config that another connection has parsed.
+func TestAServiceConfigThatAnotherConnectionHasParsed(t *testing.T) {
+	r := manual.NewBuilderWithScheme("other")
+	r.InitialState(resolver.State{})
+	other, err := grpc.NewClient("other:///any", grpc.WithResolvers(r), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.Connect()
+	leak.Within(t, 5*time.Second, "the resolver of the other connection", func() {
+		for other.GetState() == connectivity.Idle {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	inproc := "inproc:" + t.Name()
+	near(t, inproc, service{})
+	for name, config := range map[string]string{
+		"a policy": policyConfig(roundrobin.Name), "no policy": "{}", "retries": retries, "wrong": `{"loadBalancingConfig": 1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			parsed := r.CC().ParseServiceConfig(config)
+			own := manual.NewBuilderWithScheme("own")
+			own.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: inproc}}, ServiceConfig: parsed})
+			conn, err := nearcall.NewClient("own:///any", nearcall.WithResolvers(own), nearcall.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, err = testpb.NewTestServiceClient(conn).EmptyCall(soon(t), &testpb.Empty{})
+			if wrong := parsed.Err != nil; (err != nil) != wrong {
+				t.Errorf("the call ends with %v; the config's error is %v", err, parsed.Err)
+			}
+		})
+	}
+}

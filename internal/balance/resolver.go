@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 
@@ -67,8 +68,37 @@ type wrappedConn struct {
 // UpdateState implements [resolver.ClientConn].
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
-	s.Endpoints = nearestFirst(s.Endpoints)
+	s.Endpoints, s.ServiceConfig = nearestFirst(s.Endpoints), c.rewritten(s.ServiceConfig)
 	return c.ClientConn.UpdateState(s)
+}
+
+// rewritten returns the service config of a resolver, parsed again if the resolver has not parsed it
+// with ParseServiceConfig of c, but with another connection's.
+func (c wrappedConn) rewritten(r *serviceconfig.ParseResult) *serviceconfig.ParseResult {
+	if r == nil || r.Err != nil {
+		return r
+	}
+	text := textOf(r.Config)
+	if text == "" || isRewritten(text) {
+		return r
+	}
+	return c.ParseServiceConfig(text)
+}
+
+// textOf returns the JSON of a service config that grpc-go has parsed, or "". It is in an unexported
+// field, whose name a test checks.
+func textOf(c serviceconfig.Config) string {
+	v := reflect.ValueOf(c)
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return ""
+	}
+	if text := v.FieldByName("rawJSONString"); text.IsValid() && text.Kind() == reflect.String {
+		return text.String()
+	}
+	return ""
 }
 
 // nearestFirst returns a copy of endpoints in which policies try the nearest address of each first. Of
