@@ -77,21 +77,33 @@ class ready_list {
   } head_;
 };
 
-/// A place for one coroutine that waits.
+class suspension;
+
+/// A place for one coroutine that waits. If it is destroyed first, the coroutine is never resumed.
 class waiter final : public due {
  public:
-  void wait(std::coroutine_handle<> h) { coroutine_ = h; }
+  waiter() = default;
+  ~waiter();
+  void wait(std::coroutine_handle<> h, suspension* by) {
+    coroutine_ = h;
+    by_ = by;
+  }
   bool waiting() const { return bool(coroutine_); }
   /// The coroutine is destroyed: it is not resumed.
   void abandon(std::coroutine_handle<> h) {
     if (coroutine_ != h) return;
     coroutine_ = nullptr;
+    by_ = nullptr;
     unlink();
   }
 
  private:
-  void run() override { std::exchange(coroutine_, nullptr).resume(); }
+  void run() override {
+    by_ = nullptr;
+    std::exchange(coroutine_, nullptr).resume();
+  }
   std::coroutine_handle<> coroutine_;
+  suspension* by_ = nullptr;
 };
 
 /// What an awaiter holds while its coroutine waits. The awaiter is in the coroutine's frame, so a coroutine that is destroyed while it
@@ -107,7 +119,7 @@ class suspension {
   void begin(waiter& w, std::coroutine_handle<> h) {
     waiter_ = &w;
     coroutine_ = h;
-    w.wait(h);
+    w.wait(h, this);
   }
   /// The coroutine goes on. What it waited for may be gone after that.
   void end() { waiter_ = nullptr; }
@@ -116,6 +128,10 @@ class suspension {
   waiter* waiter_ = nullptr;
   std::coroutine_handle<> coroutine_;
 };
+
+inline waiter::~waiter() {
+  if (by_) by_->end();
+}
 
 #if defined(__cpp_exceptions)
 class caught {
