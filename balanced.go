@@ -79,7 +79,8 @@ func transportOf(o *options.Dial) (credentials.TransportCredentials, error) {
 // forChannel returns what grpc-go must know of the options to connect, and to serve as the transport
 // to servers that speak only gRPC.
 func forChannel(o *options.Dial) []grpc.DialOption {
-	opts := append([]grpc.DialOption{grpc.WithKeepaliveParams(o.Socket.Keepalive), grpc.WithMaxCallAttempts(o.MaxAttempts)}, o.Channel...)
+	opts := append(o.GRPCKeepalive(), grpc.WithMaxCallAttempts(o.MaxAttempts))
+	opts = append(opts, o.Channel...)
 	if o.Backoff != nil {
 		opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{Backoff: *o.Backoff, MinConnectTimeout: o.Timeout}))
 	}

@@ -37,6 +37,10 @@ type carrier struct {
 	server   net.Conn // leads to a grpc.Server, after the first stream was opened
 }
 
+// pipeBuffer is the size of buffers for what grpc-go and a carrier's server say to each other. It is
+// small, because each SubConn can have a server, and its calls are.
+const pipeBuffer = 2 << 10
+
 const (
 	preface   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	frameHead = 9 // the head of a frame, in bytes
@@ -60,24 +64,35 @@ func frame(b []byte, kind, flags byte, payload []byte) []byte {
 
 // Read implements [net.Conn].
 func (c *carrier) Read(b []byte) (int, error) {
+	if err := c.ready(); err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	n := copy(b, c.out)
+	c.out = c.out[n:]
+	server := c.server
+	c.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	return server.Read(b)
+}
+
+// ready waits until there is something to read, or a server from which to read.
+func (c *carrier) ready() error {
 	for {
 		c.mu.Lock()
-		n := copy(b, c.out)
-		c.out = c.out[n:]
-		server := c.server
+		ready := len(c.out) > 0 || c.server != nil
 		c.mu.Unlock()
-		switch {
-		case n > 0:
-			return n, nil
-		case server != nil:
-			return server.Read(b)
+		if ready {
+			return nil
 		}
 		select {
 		case <-c.wake:
 		case <-c.session.Done():
-			return 0, io.EOF
+			return io.EOF
 		case <-c.closed:
-			return 0, net.ErrClosed
+			return net.ErrClosed
 		}
 	}
 }
@@ -149,6 +164,7 @@ func (c *carrier) serveLocked() {
 	}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()),
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32),
+		grpc.ReadBufferSize(pipeBuffer), grpc.WriteBufferSize(pipeBuffer),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 1, PermitWithoutStream: true}))
 	go func() { _ = server.Serve(b) }()
 	go func() {

@@ -77,7 +77,11 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
 	c.Session = grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, authority, peer, func() {})
 	h.channel.cfg.OnSession(c.Session)
-	return &ending{conn, sc.begin(c)}, auth, nil
+	over := &ending{conn, sc.begin(c)}
+	if r, ok := conn.(readier); ok {
+		return readyEnding{over, r}, auth, nil
+	}
+	return over, auth, nil
 }
 
 // UsesXDS says whether the credentials come from xDS, for grpc-go's policies.

@@ -130,6 +130,15 @@ func (o *Dial) Proxied() bool {
 	return !o.NoProxy && (os.Getenv("HTTPS_PROXY") != "" || os.Getenv("https_proxy") != "")
 }
 
+// GRPCKeepalive returns the keepalive for connections that grpc-go makes. If none is set it returns no
+// option, because grpc-go would ping every 10 seconds, and ordinary gRPC servers end such connections.
+func (o *Dial) GRPCKeepalive() []grpc.DialOption {
+	if o.Socket.Keepalive.Time <= 0 {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithKeepaliveParams(o.Socket.Keepalive)}
+}
+
 // A DialOption is an option of nearcall.NewClient.
 type DialOption interface{ applyDial(*Dial) }
 

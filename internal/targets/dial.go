@@ -103,7 +103,7 @@ func (t *Target) withFallback(o *options.Dial, d sock.Dialer, creds credentials.
 		IsGRPC: func(err error) bool { return errors.Is(err, mux.ErrGRPCServer) },
 		Target: target, Authority: d.Authority,
 		Creds: creds, Auth: d.Options.PlainAuth,
-		Options: []grpc.DialOption{grpc.WithKeepaliveParams(o.Socket.Keepalive)},
+		Options: o.GRPCKeepalive(),
 	}
 	if o.UserAgent != "" {
 		f.Options = append(f.Options, grpc.WithUserAgent(o.UserAgent))

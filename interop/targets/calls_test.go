@@ -185,13 +185,18 @@ type Load struct {
 	ended map[string]int // how calls ended that failed
 }
 
+// Load makes unary calls.
 func (c *C) Load(callers int, client grpc.ClientConnInterface, opts ...grpc.CallOption) *Load {
+	return c.load(callers, func() error { return lastly(unary(c.ctx, client, opts...)) })
+}
+
+// load makes calls, each with call.
+func (c *C) load(callers int, call func() error) *Load {
 	l := &Load{c: c, ended: map[string]int{}}
 	for range callers {
 		l.wg.Go(func() {
 			for !l.stop.Load() && c.ctx.Err() == nil {
-				_, err := unary(c.ctx, client, opts...)
-				if err != nil {
+				if err := call(); err != nil {
 					l.mu.Lock()
 					l.ended[describe(err)]++
 					l.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,15 +71,17 @@ type Server struct {
 	path     string
 	gate     gate
 	served   chan struct{}
+	Offers   bool // its listener is not wrapped, so it offers nearer paths; set before Start
 
 	calls atomic.Int64 // that handlers have begun
 	conns atomic.Int64 // that are open
 
 	mu       sync.Mutex
-	released chan struct{} // what handlers wait for that should wait
-	waiting  int           // such handlers
-	fails    codes.Code    // what handlers fail with
-	trailer  metadata.MD   // what handlers add to their trailers
+	released chan struct{}  // what handlers wait for that should wait
+	waiting  int            // such handlers
+	fails    codes.Code     // what handlers fail with
+	trailer  metadata.MD    // what handlers add to their trailers
+	spoken   map[string]int // calls by what the client spoke: "nearcall" or "grpc-go"
 }
 
 // ips are a loopback address for each server, so that a server can come back to its port.
@@ -174,7 +177,10 @@ func (s *Server) Start() {
 	served, srv := make(chan struct{}), s.server
 	s.served = served
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = srv.Serve(gatedListener{lis, &s.gate}) })
+	if !s.Offers {
+		lis = gatedListener{lis, &s.gate}
+	}
+	serving.Go(func() { _ = srv.Serve(lis) })
 	if s.c.Kind == inProcess {
 		lis, err := nearcall.Listen(s.path)
 		if err != nil {
@@ -268,7 +274,13 @@ func (s *Server) handle(ctx context.Context) error {
 	if v := md["trailer"]; len(v) > 0 {
 		trailer.Append("trailer", v...)
 	}
+	agent := strings.Join(md["user-agent"], " ")
+	spoken, _, _ := strings.Cut(agent[strings.LastIndex(agent, " ")+1:], "/")
 	s.mu.Lock()
+	if s.spoken == nil {
+		s.spoken = make(map[string]int)
+	}
+	s.spoken[spoken]++
 	fails := s.fails
 	trailer = metadata.Join(trailer, s.trailer)
 	s.mu.Unlock()

@@ -42,7 +42,7 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 	}
 	a := &asked{Begun: Begun{Conn: conn, first: first}, preface: preface}
 	if s, ok := conn.(syscall.Conn); ok {
-		return askedSocket{a, s}, false, nil
+		return withReady(askedSocket{a, s}), false, nil
 	}
 	return a, false, nil
 }

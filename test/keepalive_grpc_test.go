@@ -1,0 +1,53 @@
+package test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+)
+
+// TestOrdinaryServersAreNotPinged unless the client has a keepalive: ordinary gRPC servers end
+// connections with more than a ping in five minutes.
+func TestOrdinaryServersAreNotPinged(t *testing.T) {
+	for target, fallback := range map[string]nearcall.DialOption{
+		"passthrough:///server": nil,
+		"tcp:server:1":          nearcall.WithGRPCFallback(),
+	} {
+		t.Run(target, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 16)
+				srv := grpc.NewServer()
+				testpb.RegisterTestServiceServer(srv, echo{})
+				go func() { _ = srv.Serve(lis) }()
+				defer srv.Stop()
+				conn, err := nearcall.NewClient(target, fallback, nearcall.WithTransportCredentials(insecureCreds()),
+					nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				s, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := s.Recv(); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(10 * time.Minute)
+				}
+			})
+		})
+	}
+}
