@@ -290,7 +290,7 @@ func TestCallInfo(t *testing.T) {
 				}
 			}
 			wantText(t, "the handler's procedure", seen.Spec.Procedure, info.Spec.Procedure)
-			if agent := seen.RequestHeader().Get("User-Agent"); !strings.HasPrefix(agent, "nearcall/") {
+			if agent := seen.RequestHeader().Get("User-Agent"); strings.HasPrefix(agent, "nearcall/") == (path == "inproc") {
 				t.Errorf("the user agent is %q", agent)
 			}
 		}

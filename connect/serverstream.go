@@ -19,16 +19,18 @@ func (p *procedure) describe(ctx context.Context, info *connect.CallInfo) {
 	info.Spec = p.spec
 	var sent metadata.MD
 	var subtype, encoding string
+	remote := false
 	if own := call.HandledBy(ctx); own != nil {
 		profile := own.Profile()
 		info.Protocol, subtype, encoding = ProtocolName, profile.ContentSubtype, profile.Encoding
-		if sent = own.Sent(); profile.UserAgent != "" {
+		if sent = own.Sent(); !own.InProcess() {
 			info.RequestHeader().Set("User-Agent", profile.UserAgent)
+			remote = true
 		}
 	} else {
 		sent, _ = metadata.FromIncomingContext(ctx)
 		info.Protocol, subtype = connect.ProtocolNameGRPC, link.Subtype(first(sent["content-type"]))
-		encoding = first(sent["grpc-encoding"])
+		encoding, remote = first(sent["grpc-encoding"]), true
 	}
 	fromMetadata(info.RequestHeader(), sent)
 	if info.Codec = subtype; subtype == "" {
@@ -38,7 +40,8 @@ func (p *procedure) describe(ctx context.Context, info *connect.CallInfo) {
 		info.RequestEncoding = connect.CompressionNameIdentity
 	}
 	info.ResponseEncoding = info.RequestEncoding
-	if from, ok := peer.FromContext(ctx); ok {
+	if remote {
+		from, _ := peer.FromContext(ctx)
 		info.PeerAddr = addressOf(from)
 	}
 }

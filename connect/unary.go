@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -108,7 +109,12 @@ func (s *unaryStream) call(request, reply any) error {
 	if err != nil {
 		return err
 	}
-	opts := append(append(s.options[:0], s.transport.opts...), grpc.Header(&s.header), grpc.Trailer(&s.trailer), grpc.Peer(&s.peer))
+	opts := append(append(s.options[:0], s.transport.opts...),
+		call.RawHeader{HeaderCallOption: grpc.HeaderCallOption{HeaderAddr: &s.header}},
+		call.RawTrailer{TrailerCallOption: grpc.TrailerCallOption{TrailerAddr: &s.trailer}})
+	if !s.transport.inproc {
+		opts = append(opts, grpc.Peer(&s.peer))
+	}
 	err = s.transport.conn.Invoke(ctx, s.procedure, request, reply, opts...)
 	s.setPeer(&s.peer)
 	s.setHeader(s.header)

@@ -157,3 +157,6 @@ func (h *Handled) Profile() *link.Profile { return h.open.Profile }
 // Sent returns the metadata that the caller has sent, with what its credentials have added, and without
 // what gRPC adds. It can have reserved keys. It must not be modified.
 func (h *Handled) Sent() metadata.MD { return h.open.Sent() }
+
+// InProcess reports whether the caller is in this process.
+func (h *Handled) InProcess() bool { return h.conn.peer.Local }
