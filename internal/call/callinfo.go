@@ -68,8 +68,12 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		ci.reports = true
 	}
 	for i, o := range opts {
-		if _, usual := o.(grpc.StaticMethodCallOption); usual {
-			continue // generated code adds it to each call
+		switch o.(type) {
+		case grpc.StaticMethodCallOption: // generated code adds it to each call
+			continue
+		case RawHeader, RawTrailer:
+			ci.reports = true
+			continue
 		}
 		if inner := unwrapped(o); inner != nil {
 			ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
@@ -122,6 +126,13 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	ci.maxSend = limit(mc.maxRequest, maxSend, noLimit)
 	return ci.chooseCodec(byDefault)
 }
+
+// RawHeader and RawTrailer are [grpc.Header] and [grpc.Trailer] for callers that do not modify what they get and
+// need no keys that gRPC adds: nothing is copied. grpc-go takes them for those of which they are made.
+type (
+	RawHeader  struct{ grpc.HeaderCallOption }
+	RawTrailer struct{ grpc.TrailerCallOption }
+)
 
 // unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
 // determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps
@@ -193,6 +204,10 @@ func (ci *callInfo) fillOptions(p *link.Peer, header, trailer metadata.MD) {
 	}
 	for _, o := range ci.opts {
 		switch o := o.(type) {
+		case RawHeader:
+			*o.HeaderAddr = header
+		case RawTrailer:
+			*o.TrailerAddr = trailer
 		case grpc.HeaderCallOption:
 			*o.HeaderAddr = fullHeader(header, ci.subtype)
 		case grpc.TrailerCallOption:

@@ -150,3 +150,13 @@ func (h *Handled) SetSendCompressor(name string) error {
 	c.details().encoding = name
 	return nil
 }
+
+// Profile returns what the caller says in the header besides metadata. It must not be modified.
+func (h *Handled) Profile() *link.Profile { return h.open.Profile }
+
+// Sent returns the metadata that the caller has sent, with what its credentials have added, and without
+// what gRPC adds. It can have reserved keys. It must not be modified.
+func (h *Handled) Sent() metadata.MD { return h.open.Sent() }
+
+// InProcess reports whether the caller is in this process.
+func (h *Handled) InProcess() bool { return h.conn.peer.Local }

@@ -1,0 +1,116 @@
+package nearconnect
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connectproto"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// fromStatus returns err, an error of gRPC, as Connect's. It stays the error's cause, so that
+// status.FromError finds it. A *connect.Error, for example of an interceptor, is returned as it is.
+func fromStatus(err error) *connect.Error {
+	if e, ok := errors.AsType[*connect.Error](err); ok && e != nil {
+		return e
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		return connect.NewError(connect.CodeUnknown, err.Error()).WithCause(err)
+	}
+	code := connect.Code(st.Code())
+	if st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "cardinality violation") {
+		code = connect.CodeUnimplemented // as in Connect, where it is no fault of the program
+	}
+	e := connect.NewError(code, st.Message()).WithCause(err)
+	for _, d := range st.Proto().GetDetails() {
+		if detail, err := connectproto.NewErrorDetail(d); err == nil {
+			e = e.WithDetail(detail)
+		}
+	}
+	return e
+}
+
+// callerError returns the caller's error for err, an error of gRPC for a call with the context ctx.
+// io.EOF stays as it is. answered reports whether the callee has ended the call, so that the error
+// is its verdict.
+func callerError(ctx context.Context, err error, answered bool) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	e := fromStatus(err)
+	switch over := ended(ctx); {
+	case over != nil && e.Code() == codeOf(over):
+		return e.WithCause(over)
+	case answered:
+		return e.WithRemote()
+	}
+	return e
+}
+
+// ended returns ctx's error, also if its deadline has passed but its timer was late.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// codeOf returns the code of an error that is not Connect's.
+func codeOf(err error) connect.Code {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return connect.CodeCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return connect.CodeDeadlineExceeded
+	}
+	return connect.CodeUnknown
+}
+
+// handlerError returns the error that a handler of Connect gets for err, an error of gRPC.
+func handlerError(ctx context.Context, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	e := fromStatus(err)
+	if over := ctx.Err(); over != nil {
+		e = e.WithCause(over)
+	}
+	return e
+}
+
+// verdict returns the error of gRPC with which a call ends whose handler of Connect has returned err.
+// As Connect demands, the caller gets only what the handler has written for it: of the errors of other
+// calls and of other packages it gets a code, and no text.
+func verdict(err error) error {
+	if err == nil {
+		return nil
+	}
+	e, ok := errors.AsType[*connect.Error](err)
+	switch {
+	case !ok || e == nil:
+		return status.Error(codes.Code(codeOf(err)), "")
+	case e.IsRemote():
+		return status.Error(codes.Internal, "")
+	}
+	return toStatus(e)
+}
+
+// toStatus returns e as an error of gRPC.
+func toStatus(e *connect.Error) error {
+	p := &spb.Status{Code: int32(e.Code()), Message: e.Message()}
+	for _, d := range e.Details() {
+		p.Details = append(p.Details, connectproto.ErrorDetailToAny(d))
+	}
+	return status.ErrorProto(p)
+}

@@ -1,0 +1,208 @@
+package nearconnect_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connectproto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall"
+	nearconnect "github.com/nearcall/nearcall/connect"
+	"github.com/nearcall/nearcall/connect/internal/echopb"
+	"github.com/nearcall/nearcall/connect/internal/echopb/echopbconnect"
+)
+
+func detail(t *testing.T, m proto.Message) *connect.ErrorDetail {
+	t.Helper()
+	d, err := connectproto.NewErrorDetail(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestWhatCallersGetOfAHandlersError(t *testing.T) {
+	var none *connect.Error
+	detailed := connect.NewError(connect.CodeNotFound, "not here: 100 %").
+		WithDetail(detail(t, wrapperspb.String("a"))).WithDetail(detail(t, durationpb.New(5)))
+	onEachPath(t, func(t *testing.T, path string) {
+		var fails error
+		conn := connectTo(t, path, serverOf(echo{
+			unary: func(context.Context, *echopb.Message) (*echopb.Message, error) { return nil, fails },
+			chat:  func(context.Context, echopbconnect.EchoChatServerStream) error { return fails },
+		}))
+		c := clientOf(conn)
+		for name, test := range map[string]struct {
+			err     error
+			code    connect.Code
+			text    string
+			details int
+		}{
+			"an error with details":     {detailed, connect.CodeNotFound, "not here: 100 %", 2},
+			"one that is wrapped":       {errors.Join(errors.New("secret"), detailed), connect.CodeNotFound, "not here: 100 %", 2},
+			"one that has a cause":      {detailed.WithCause(errors.New("secret")), connect.CodeNotFound, "not here: 100 %", 2},
+			"an unusual code":           {connect.NewError(99, "99"), 99, "99", 0},
+			"another call's":            {detailed.WithRemote(), connect.CodeInternal, "", 0},
+			"another package's":         {errors.New("secret"), connect.CodeUnknown, "", 0},
+			"gRPC's":                    {status.Error(codes.NotFound, "secret"), connect.CodeUnknown, "", 0},
+			"a context's":               {context.Canceled, connect.CodeCanceled, "", 0},
+			"that of a deadline":        {context.DeadlineExceeded, connect.CodeDeadlineExceeded, "", 0},
+			"the end of another stream": {io.EOF, connect.CodeUnknown, "", 0},
+			"a typed nil":               {none, connect.CodeUnknown, "", 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				fails = test.err
+				check := func(err error) {
+					t.Helper()
+					e := wantCode(t, err, test.code)
+					wantText(t, "the message", e.Message(), test.text)
+					if !e.IsRemote() {
+						t.Error("the error does not count as remote")
+					}
+					if len(e.Details()) != test.details {
+						t.Fatalf("there are %d details", len(e.Details()))
+					}
+					if test.details > 0 {
+						m, err := connectproto.UnmarshalErrorDetail(e.Details()[0])
+						if s, ok := m.(*wrapperspb.StringValue); !ok || s.GetValue() != "a" {
+							t.Errorf("the first detail is %v, and the error %v", m, err)
+						}
+						wantText(t, "its type", e.Details()[0].Type, "google.protobuf.StringValue")
+					}
+				}
+				_, err := c.Unary(t.Context(), &echopb.Message{})
+				check(err)
+				_, err = c.Unary(context.Background(), &echopb.Message{})
+				check(err)
+				s, _ := c.Chat(t.Context())
+				_, err = s.Receive()
+				check(err)
+				if _, again := s.Receive(); again != err {
+					t.Errorf("then Receive returns %v", again)
+				}
+				if err := s.Send(&echopb.Message{}); err != io.EOF {
+					t.Errorf("then Send returns %v", err)
+				}
+				_, err = echopb.NewEchoClient(conn).Unary(t.Context(), &echopb.Message{})
+				if st := status.Convert(err); st.Code() != codes.Code(test.code) || st.Message() != test.text || len(st.Details()) != test.details {
+					t.Errorf("gRPC's client gets %v with the details %v", st, st.Details())
+				}
+			})
+		}
+	})
+}
+
+// TestErrorsOfServicesOfGRPC: in a server of Connect, too, gRPC's rule applies to gRPC's handlers.
+func TestErrorsOfServicesOfGRPC(t *testing.T) {
+	var fails error
+	service := grpcEcho{unary: func(context.Context, *echopb.Message) (*echopb.Message, error) { return nil, fails }}
+	plain, within := nearcall.NewServer(), nearcall.NewServer()
+	echopb.RegisterEchoServer(plain, service)
+	var services nearconnect.Services
+	echopb.RegisterEchoServer(&services, service)
+	nearconnect.Register(within, nearconnect.NewServer(&services))
+	detailed, _ := status.New(codes.NotFound, "not here").WithDetails(wrapperspb.String("a"))
+	for name, srv := range map[string]*nearcall.Server{"nearcall": plain, "Connect": within} {
+		c := clientOf(connectTo(t, "inproc", srv))
+		for _, test := range []struct {
+			err     error
+			code    connect.Code
+			text    string
+			details int
+		}{
+			{detailed.Err(), connect.CodeNotFound, "not here", 1},
+			{errors.New("text"), connect.CodeUnknown, "text", 0},
+			{context.Canceled, connect.CodeCanceled, "context canceled", 0},
+		} {
+			fails = test.err
+			_, err := c.Unary(t.Context(), &echopb.Message{})
+			if e := wantCode(t, err, test.code); e.Message() != test.text || len(e.Details()) != test.details || !e.IsRemote() {
+				t.Errorf("in a server of %s the error %v becomes %#v", name, test.err, e)
+			}
+			if st := status.Convert(err); st.Code() != codes.Code(test.code) {
+				t.Errorf("package status finds %v in Connect's error", st)
+			}
+		}
+	}
+}
+
+func TestAPanicFailsTheCall(t *testing.T) {
+	onEachPath(t, func(t *testing.T, path string) {
+		c := clientOf(connectTo(t, path, serverOf(echo{
+			unary: func(context.Context, *echopb.Message) (*echopb.Message, error) { panic("a test's") },
+			chat:  func(context.Context, echopbconnect.EchoChatServerStream) error { panic("a test's") },
+		})))
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			_, err := c.Unary(ctx, &echopb.Message{})
+			wantCode(t, err, connect.CodeInternal)
+			s, _ := c.Chat(ctx)
+			_, err = s.Receive()
+			wantCode(t, err, connect.CodeInternal)
+		}
+	})
+}
+
+func TestErrorsOfTheConnectionAreLocal(t *testing.T) {
+	conn, err := nearcall.NewClient("inproc:nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := clientOf(conn)
+	_, err = c.Unary(t.Context(), &echopb.Message{})
+	if e := wantCode(t, err, connect.CodeUnavailable); e.IsRemote() {
+		t.Error("nobody was called, and the error counts as remote")
+	}
+	s, _ := c.Chat(t.Context())
+	err = s.SendHeaders()
+	if e := wantCode(t, err, connect.CodeUnavailable); e.IsRemote() {
+		t.Error("nobody was called, and the error counts as remote")
+	}
+	if _, again := s.Receive(); again != err {
+		t.Errorf("then Receive returns %v", again)
+	}
+}
+
+func TestUnknownProcedures(t *testing.T) {
+	ping := connect.Spec{Procedure: "/nobodys.Service/Ping"}
+	onEachPath(t, func(t *testing.T, path string) {
+		call := func(srv *nearcall.Server, spec connect.Spec) (*echopb.Message, error) {
+			var reply echopb.Message
+			client := connect.NewClient(nearconnect.NewTransport(connectTo(t, path, srv)))
+			err := client.CallUnary(t.Context(), spec, &echopb.Message{Number: 3}, &reply)
+			return &reply, err
+		}
+		_, err := call(serverOf(echo{}), ping)
+		wantCode(t, err, connect.CodeUnimplemented)
+		server := connect.NewServer()
+		echopbconnect.RegisterEchoHandler(server, echo{})
+		with := func() *nearcall.Server {
+			srv := nearcall.NewServer(nearcall.UnknownServiceHandler(nearconnect.UnknownHandler(server)))
+			nearconnect.Register(srv, server)
+			return srv
+		}
+		_, err = call(with(), ping)
+		wantText(t, "the message", wantCode(t, err, connect.CodeUnimplemented).Message(), `procedure "/nobodys.Service/Ping" not registered`)
+		server.SetUnknownHandler(func(_ context.Context, spec connect.Spec, s connect.ServerStream) error {
+			var m echopb.Message
+			if err := s.Receive(&m); err != nil {
+				return err
+			}
+			return s.Send(&echopb.Message{Number: m.GetNumber(), Text: spec.Procedure})
+		})
+		for _, spec := range []connect.Spec{ping, {Procedure: "/nearcall.connect.echo.v1.Echo/Another"}} {
+			reply, err := call(with(), spec)
+			if err != nil || reply.GetNumber() != 3 || reply.GetText() != spec.Procedure {
+				t.Errorf("%s returns %v and %v", spec.Procedure, reply, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package nearconnect
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"connectrpc.com/connect/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// Register makes srv, usually a *nearcall.Server, serve the procedures that are registered with server, in
+// addition to srv's services. All clients of srv can call them. It panics where RegisterService of
+// srv does: srv must not have services of the same names, and must not have been started.
+//
+// The interceptors of srv are outside those of server. They see unary calls as unary ones if the
+// procedure's Schema is a protoreflect.MethodDescriptor whose messages are registered, as generated code
+// makes it, and as streams otherwise.
+//
+// A panic of a handler fails the call with [connect.CodeInternal], and is logged with grpclog.
+//
+// Calls of procedures that are not registered go to the handler of [UnknownHandler], if srv has it.
+func Register(srv grpc.ServiceRegistrar, server *connect.Server) {
+	var order []string
+	services := map[string]*grpc.ServiceDesc{}
+	for spec := range server.Specs() {
+		service, name, ok := split(spec.Procedure)
+		if !ok {
+			panic(fmt.Sprintf("nearconnect: the procedure %q is not of the form /package.Service/Method", spec.Procedure))
+		}
+		desc := services[service]
+		if desc == nil {
+			desc = &grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil)}
+			services[service] = desc
+			order = append(order, service)
+		}
+		p := &procedure{server: server, name: spec.Procedure, spec: spec}
+		method, ok := spec.Schema.(protoreflect.MethodDescriptor)
+		if ok {
+			desc.Metadata = method.ParentFile().Path()
+			p.request, _ = protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
+		}
+		if spec.StreamType == connect.StreamTypeUnary && p.request != nil {
+			desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: name, Handler: p.serveUnary})
+			continue
+		}
+		desc.Streams = append(desc.Streams, grpc.StreamDesc{
+			StreamName:    name,
+			Handler:       p.serveStream,
+			ClientStreams: spec.StreamType&connect.StreamTypeClient != 0,
+			ServerStreams: spec.StreamType&connect.StreamTypeServer != 0,
+		})
+	}
+	for _, service := range order {
+		srv.RegisterService(services[service], nil)
+	}
+}
+
+// split returns the two parts of /service/method.
+func split(procedure string) (service, method string, ok bool) {
+	path, ok := strings.CutPrefix(procedure, "/")
+	i := strings.LastIndexByte(path, '/')
+	if !ok || i <= 0 || i == len(path)-1 {
+		return "", "", false
+	}
+	return path[:i], path[i+1:], true
+}
+
+// UnknownHandler returns a handler that passes calls on to server, for
+// nearcall.UnknownServiceHandler or [grpc.UnknownServiceHandler]. With it, procedures that neither
+// [Register] nor other services have are served by server's unknown-procedure handler.
+func UnknownHandler(server *connect.Server) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) error {
+		name, _ := grpc.MethodFromServerStream(stream)
+		p := procedure{server: server, name: name, spec: connect.Spec{Procedure: name, StreamType: connect.StreamTypeBidi}}
+		return p.serveStream(nil, stream)
+	}
+}
+
+// A procedure is one of a *connect.Server.
+type procedure struct {
+	server  *connect.Server
+	name    string
+	spec    connect.Spec
+	request protoreflect.MessageType // of unary calls whose request can be shown to interceptors
+}
+
+var logger = grpclog.Component("nearcall")
+
+// call runs the handler. Its error is the one with which the call ends.
+func (p *procedure) call(ctx context.Context, info *connect.CallInfo, stream connect.ServerStream) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			logger.Errorf("the handler of %s panicked: %v\n%s", p.name, r, debug.Stack())
+			err = connect.NewError(connect.CodeInternal, "the handler panicked")
+		}
+	}()
+	return p.server.Call(ctx, p.name, info, stream)
+}

@@ -1,0 +1,217 @@
+package nearconnect
+
+import (
+	"context"
+	"io"
+
+	"connectrpc.com/connect/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// describe fills info for the call of ctx, the context of a handler of gRPC.
+func (p *procedure) describe(ctx context.Context, info *connect.CallInfo) {
+	info.Spec = p.spec
+	var sent metadata.MD
+	var subtype, encoding string
+	remote := false
+	if own := call.HandledBy(ctx); own != nil {
+		profile := own.Profile()
+		info.Protocol, subtype, encoding = ProtocolName, profile.ContentSubtype, profile.Encoding
+		if sent = own.Sent(); !own.InProcess() {
+			info.RequestHeader().Set("User-Agent", profile.UserAgent)
+			remote = true
+		}
+	} else {
+		sent, _ = metadata.FromIncomingContext(ctx)
+		info.Protocol, subtype = connect.ProtocolNameGRPC, link.Subtype(first(sent["content-type"]))
+		encoding, remote = first(sent["grpc-encoding"]), true
+	}
+	fromMetadata(info.RequestHeader(), sent)
+	if info.Codec = subtype; subtype == "" {
+		info.Codec = connect.CodecNameProto
+	}
+	if info.RequestEncoding = encoding; encoding == "" {
+		info.RequestEncoding = connect.CompressionNameIdentity
+	}
+	info.ResponseEncoding = info.RequestEncoding
+	if remote {
+		from, _ := peer.FromContext(ctx)
+		info.PeerAddr = addressOf(from)
+	}
+}
+
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// serveUnary is the handler of a unary method of gRPC.
+func (p *procedure) serveUnary(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	if interceptor == nil {
+		s := &unaryServerStream{ctx: ctx, decode: decode}
+		return s.serve(p)
+	}
+	request := p.request.New().Interface()
+	if err := decode(request); err != nil {
+		return nil, err
+	}
+	info := &grpc.UnaryServerInfo{Server: p.server, FullMethod: p.name}
+	return interceptor(ctx, request, info, func(ctx context.Context, request any) (any, error) {
+		s := &unaryServerStream{ctx: ctx, decode: func(msg any) error { return copyMessage(msg, request) }}
+		return s.serve(p)
+	})
+}
+
+// copyMessage copies a request that interceptors have seen, and may keep, to the handler's.
+func copyMessage(dst, src any) error {
+	to, ok := dst.(proto.Message)
+	from, also := src.(proto.Message)
+	if !ok || !also || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {
+		return connect.Errorf(connect.CodeInternal, "the handler receives a %T, and the interceptors have passed on a %T", dst, src)
+	}
+	proto.Reset(to)
+	proto.Merge(to, from)
+	return nil
+}
+
+// A unaryServerStream is the handler's side of a unary call.
+type unaryServerStream struct {
+	info   connect.CallInfo
+	ctx    context.Context
+	decode func(any) error // into the handler's request
+
+	received bool
+	reply    any // nil before Send
+}
+
+// serve runs the handler and returns gRPC's reply and error.
+func (s *unaryServerStream) serve(p *procedure) (any, error) {
+	p.describe(s.ctx, &s.info)
+	err := p.call(s.ctx, &s.info, s)
+	if header := s.info.ResponseHeader(); header.Len() > 0 {
+		md, invalid := toMetadata(header)
+		if invalid == nil {
+			invalid = grpc.SetHeader(s.ctx, md)
+		}
+		if invalid != nil && err == nil {
+			err = fromStatus(invalid)
+		}
+	}
+	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {
+		md, invalid := toMetadata(trailer)
+		if invalid == nil {
+			invalid = grpc.SetTrailer(s.ctx, md)
+		}
+		if invalid != nil && err == nil {
+			err = fromStatus(invalid)
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, verdict(err)
+	case s.reply == nil:
+		return nil, verdict(connect.NewError(connect.CodeUnimplemented, "unary stream has no message"))
+	}
+	return s.reply, nil
+}
+
+// Receive implements [connect.ServerStream].
+func (s *unaryServerStream) Receive(msg any) error {
+	if s.received {
+		return io.EOF
+	}
+	s.received = true
+	return handlerError(s.ctx, s.decode(msg))
+}
+
+// SendHeaders implements [connect.ServerStream]. As over HTTP, the header of a unary call goes out with
+// its end.
+func (s *unaryServerStream) SendHeaders() error { return nil }
+
+// Send implements [connect.ServerStream].
+func (s *unaryServerStream) Send(msg any) error {
+	if s.reply != nil {
+		return connect.NewError(connect.CodeInternal, "a unary call has one response, and Send was called before")
+	}
+	s.reply = msg
+	return nil
+}
+
+// serveStream is the handler of a streaming method of gRPC.
+func (p *procedure) serveStream(_ any, stream grpc.ServerStream) error {
+	s := &serverStream{stream: stream, ctx: stream.Context()}
+	p.describe(s.ctx, &s.info)
+	err := p.call(s.ctx, &s.info, s)
+	if failed := s.finish(); err == nil {
+		err = failed
+	}
+	return verdict(err)
+}
+
+// A serverStream is the handler's side of a stream.
+type serverStream struct {
+	info   connect.CallInfo
+	stream grpc.ServerStream
+	ctx    context.Context
+
+	headerSent bool // or set, to be sent with a message or the end; used only by the goroutine that sends
+}
+
+// Receive implements [connect.ServerStream].
+func (s *serverStream) Receive(msg any) error { return handlerError(s.ctx, s.stream.RecvMsg(msg)) }
+
+// SendHeaders implements [connect.ServerStream].
+func (s *serverStream) SendHeaders() error { return s.flushHeader(s.stream.SendHeader) }
+
+// Send implements [connect.ServerStream].
+func (s *serverStream) Send(msg any) error {
+	if err := s.flushHeader(s.setHeader); err != nil {
+		return err
+	}
+	return handlerError(s.ctx, s.stream.SendMsg(msg))
+}
+
+// setHeader is gRPC's SetHeader, except that an empty header changes nothing.
+func (s *serverStream) setHeader(md metadata.MD) error {
+	if len(md) == 0 {
+		return nil
+	}
+	return s.stream.SetHeader(md)
+}
+
+// flushHeader calls flush, once, with the header that the handler has set.
+func (s *serverStream) flushHeader(flush func(metadata.MD) error) error {
+	if s.headerSent {
+		return nil
+	}
+	s.headerSent = true
+	var md metadata.MD
+	if header := s.info.ResponseHeader(); header.Len() > 0 {
+		var err error
+		if md, err = toMetadata(header); err != nil {
+			return err
+		}
+	}
+	return handlerError(s.ctx, flush(md))
+}
+
+// finish passes on what the handler has set and not sent.
+func (s *serverStream) finish() error {
+	err := s.flushHeader(s.setHeader)
+	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {
+		md, invalid := toMetadata(trailer)
+		if invalid != nil {
+			return invalid
+		}
+		s.stream.SetTrailer(md)
+	}
+	return err
+}

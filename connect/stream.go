@@ -1,0 +1,149 @@
+package nearconnect
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+
+	"connectrpc.com/connect/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A clientStream is the caller's side of a stream. The first SendHeaders, Send or Receive opens gRPC's
+// stream.
+type clientStream struct {
+	clientCall
+	desc   grpc.StreamDesc
+	closed atomic.Bool
+
+	// Opening may wait for a connection. Sender and receiver may both come first.
+	opening wait.Mutex
+	opened  bool
+	stream  grpc.ClientStream
+	err     error // why stream is nil
+
+	// Used only by the goroutine that sends.
+	sentLast bool
+
+	// Used only by the goroutine that receives.
+	headerKnown bool
+	end         error // what Receive returns once it is set
+}
+
+// open returns gRPC's stream, and opens it if nobody has.
+func (s *clientStream) open() (grpc.ClientStream, error) {
+	s.opening.Lock(wait.WaiterOf(s.ctx))
+	defer s.opening.Unlock()
+	if s.opened {
+		return s.stream, s.err
+	}
+	s.opened = true
+	ctx, err := s.start()
+	if err == nil {
+		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, s.transport.opts...)
+	}
+	if err != nil {
+		s.err = s.errorOf(err, false)
+		s.release()
+	}
+	return s.stream, s.err
+}
+
+// errorOf returns the caller's error for err, an error of gRPC.
+func (s *clientStream) errorOf(err error, answered bool) error {
+	if err != nil && err != io.EOF && s.closed.Load() && s.ctx.Err() == nil {
+		return connect.NewError(connect.CodeCanceled, "the call was closed").WithCause(context.Canceled)
+	}
+	return callerError(s.ctx, err, answered)
+}
+
+// SendHeaders implements [connect.ClientStream].
+func (s *clientStream) SendHeaders() error {
+	_, err := s.open()
+	return err
+}
+
+// Send implements [connect.ClientStream]. If the call has ended it returns io.EOF, and Receive the reason,
+// unless the caller's context has ended it.
+func (s *clientStream) Send(msg any) error {
+	if s.sentLast {
+		return io.EOF
+	}
+	stream, err := s.open()
+	if err != nil {
+		return err
+	}
+	switch err = stream.SendMsg(msg); {
+	case err == nil:
+		return nil
+	case err != io.EOF: // it ends the call
+		s.release()
+		return s.errorOf(err, false)
+	case s.ctx.Err() != nil:
+		return connect.NewError(codeOf(s.ctx.Err()), s.ctx.Err().Error()).WithCause(s.ctx.Err())
+	}
+	return io.EOF
+}
+
+// CloseSend implements [connect.ClientStream].
+func (s *clientStream) CloseSend() error {
+	if s.sentLast {
+		return nil
+	}
+	s.sentLast = true
+	stream, err := s.open()
+	if err != nil {
+		return err
+	}
+	return s.errorOf(stream.CloseSend(), false)
+}
+
+// Receive implements [connect.ClientStream].
+func (s *clientStream) Receive(msg any) error {
+	if s.end != nil {
+		return s.end
+	}
+	stream, err := s.open()
+	if err != nil {
+		s.end = err
+		return err
+	}
+	err = stream.RecvMsg(msg)
+	if !s.headerKnown {
+		s.headerKnown = true
+		s.learnHeader(stream)
+	}
+	if err == nil && s.desc.ServerStreams {
+		return nil
+	}
+	s.setTrailer(stream.Trailer())
+	err = s.errorOf(err, true)
+	if s.end = err; err == nil {
+		s.end = io.EOF
+	}
+	s.release()
+	return err
+}
+
+// learnHeader takes what the first answer of the callee says, which has arrived.
+func (s *clientStream) learnHeader(stream grpc.ClientStream) {
+	if s.info == nil {
+		return
+	}
+	if p, ok := peer.FromContext(stream.Context()); ok {
+		s.setPeer(p)
+	}
+	if md, err := stream.Header(); err == nil {
+		s.setHeader(md)
+	}
+}
+
+// Close implements [connect.ClientStream].
+func (s *clientStream) Close() error {
+	s.closed.Store(true)
+	s.release()
+	return nil
+}
