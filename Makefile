@@ -117,6 +117,19 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers; in about a minute
 	cd interop/targets && $(GO) test -count=1 -parallel=8 .
 
+# FLEET=short takes half a minute, as in .ci/run.
+FLEET ?= full
+.PHONY: fleet fleet-tools
+fleet: ## kill, stop, cut off and replace servers of a fleet under load, and its etcd, beside grpc-go; in some ten minutes
+	cd interop/fleet && NEARCALL_FLEET=$(FLEET) $(GO) test $(RACE) -count=1 -timeout 30m $(if $(filter full,$(FLEET)),-v) .
+
+# Installs etcd from Debian if it is missing.
+fleet-tools:
+	@if command -v etcd >/dev/null; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends etcd-server iproute2; \
+	else echo 'make fleet needs etcd: as root, apt-get install etcd-server iproute2'; exit 1; fi
+
 .PHONY: grpc-examples
 grpc-examples: ## move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
 	cd interop/targets && $(GO) run ./examples -root ../..
@@ -431,7 +444,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests targets grpc-examples bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = grpc-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
