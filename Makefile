@@ -117,6 +117,11 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers; in about a minute
 	cd interop/targets && $(GO) test -count=1 -parallel=8 .
 
+ENDPOINTS ?= 1000
+.PHONY: large
+large: ## what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in about two minutes
+	cd interop/targets && $(GO) test -count=1 -v -run '^TestLargeFleets$$' . -args -endpoints $(ENDPOINTS) -rounds 3
+
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
