@@ -134,6 +134,11 @@ fleet-tools:
 grpc-examples: ## move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
 	cd interop/targets && $(GO) run ./examples -root ../..
 
+ENDPOINTS ?= 1000
+.PHONY: large
+large: ## what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in about two minutes
+	cd interop/targets && $(GO) test -count=1 -v -run '^TestLargeFleets$$' . -args -endpoints $(ENDPOINTS) -rounds 3
+
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part

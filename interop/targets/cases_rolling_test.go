@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	pb "google.golang.org/grpc/interop/grpc_testing"
@@ -33,7 +34,7 @@ func (c *C) roll(policy string, offers bool) {
 		client, _ := c.Balance(fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]%s}`, policy, retry), addresses(servers...))
 		c.Settle(client, used)
 		clients = append(clients, client)
-		loads = append(loads, c.Load(3, client), c.StreamLoad(2, client))
+		loads = append(loads, c.slowLoad(2, client), c.streamLoad(1, client))
 	}
 	more := func() {
 		for _, l := range loads {
@@ -57,7 +58,11 @@ func (c *C) roll(policy string, offers bool) {
 			servers[i] = c.NewServer(old.Name, i, old.Addr, offer, func(s *Server) { s.kind = next })
 			servers[i].Start()
 			more()
-			c.Unary("the client of one server", c.ctx, single, grpc.WaitForReady(true))
+			c.Until("the client of one server calls the new one", func() bool {
+				_, err := unary(c.ctx, single, grpc.WaitForReady(true))
+				return err != nil || servers[i].calls.Load() > 0
+			})
+			c.Unary("the client of one server", c.ctx, single)
 			c.Ping("the stream goes on", st)
 			c.Note("the old server has stopped: %v", isClosed(stopped))
 			c.Finish("stream", st)
@@ -94,9 +99,18 @@ func (c *C) spoke(label string, s *Server) {
 	}
 }
 
-// StreamLoad makes streams of a few messages until Stop.
-func (c *C) StreamLoad(callers int, client grpc.ClientConnInterface) *Load {
+// slowLoad is Load with pauses, which leave a machine with few processors to the servers that start and stop.
+func (c *C) slowLoad(callers int, client grpc.ClientConnInterface) *Load {
 	return c.load(callers, func() error {
+		c.Pause(time.Millisecond)
+		return lastly(unary(c.ctx, client))
+	})
+}
+
+// streamLoad makes streams of a few messages until Stop, likewise.
+func (c *C) streamLoad(callers int, client grpc.ClientConnInterface) *Load {
+	return c.load(callers, func() error {
+		c.Pause(time.Millisecond)
 		s, err := pb.NewTestServiceClient(client).FullDuplexCall(c.ctx)
 		if err != nil {
 			return err
