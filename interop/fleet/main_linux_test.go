@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/grpclog"
@@ -43,6 +45,7 @@ func inside() int {
 			missing = p
 		}
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM) // the tests get them as well, and the network must go afterwards
 	n := network{prefix: fmt.Sprint("fleet", os.Getpid())}
 	if missing == "" {
 		if err := n.start(); err != nil {
