@@ -120,6 +120,10 @@ targets: ## compare with grpc-go, case by case: resolvers, balancers and states 
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
+.PHONY: connect-tests
+connect-tests: ## the tests of Connect v2's own transports on nearcall, in some minutes; KINDS='tcp inproc' is a part
+	cd connect && $(GO) run ./connectgo $(if $(KINDS),-kinds '$(KINDS)') -tests '$(TESTS)'
+
 # Python's packages are in bin/grpcio. Without them the tests in Python are skipped, and so is what
 # needs buf, Node or Chromium without these.
 GRPCIO     = $(CURDIR)/bin/grpcio
@@ -423,7 +427,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests targets bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = grpc-tests connect-tests targets bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
