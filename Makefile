@@ -144,6 +144,10 @@ large: ## what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in 
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
+.PHONY: connect-tests
+connect-tests: ## the tests of Connect v2's own transports on nearcall, in some minutes; KINDS='tcp inproc' is a part
+	cd connect && $(GO) run ./connectgo $(if $(KINDS),-kinds '$(KINDS)') -tests '$(TESTS)'
+
 # Python's packages are in bin/grpcio. Without them the tests in Python are skipped, and so is what
 # needs buf, Node or Chromium without these.
 GRPCIO     = $(CURDIR)/bin/grpcio
@@ -449,7 +453,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

@@ -50,7 +50,7 @@ func connectTo(t *testing.T, path string, srv *nearcall.Server, opts ...nearcall
 		go func() { served <- srv.Serve(lis) }()
 		t.Cleanup(func() {
 			srv.Stop()
-			if err := <-served; err != nil {
+			if err := <-served; err != nil && err != grpc.ErrServerStopped {
 				t.Errorf("Serve: %v", err)
 			}
 		})
