@@ -161,10 +161,12 @@ proxies-tools:
 
 # interop/connect/known-failing.txt says which tests fail, and why, and known-flaky.txt which may.
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, in seconds once they are built
+connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, of a server with gRPC's code and of one of Connect v2, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
-		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
-		--mode server -- ../../bin/conformanceserver
+		for server in ../../bin/conformanceserver '../../bin/conformanceserver -connect'; do \
+			$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
+			--mode server -- $$server || exit 1; \
+		done
 
 # The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
 # HTTP. So the run with its second server, of grpc-go, would be the same again.
