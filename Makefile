@@ -421,6 +421,7 @@ generate: ## make the generated code again
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
+	protoc --connect-go_out=examples/connect --connect-go_opt=module=github.com/nearcall/nearcall/examples/quickstart/greetpb examples/quickstart/greetpb/greet.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
 	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
