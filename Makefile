@@ -185,10 +185,12 @@ proxies-tools:
 
 # interop/connect/known-failing.txt says which tests fail, and why, and known-flaky.txt which may.
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, in seconds once they are built
+connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, of a server with gRPC's code and of one of Connect v2, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
-		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
-		--mode server -- ../../bin/conformanceserver
+		for server in ../../bin/conformanceserver '../../bin/conformanceserver -connect'; do \
+			$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
+			--mode server -- $$server || exit 1; \
+		done
 
 # The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
 # HTTP. So the run with its second server, of grpc-go, would be the same again.
@@ -445,6 +447,7 @@ generate: ## make the generated code again
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
+	protoc --connect-go_out=examples/connect --connect-go_opt=module=github.com/nearcall/nearcall/examples/quickstart/greetpb examples/quickstart/greetpb/greet.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
 	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 

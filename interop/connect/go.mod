@@ -29,6 +29,7 @@ require (
 	github.com/improbable-eng/grpc-web v0.15.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/nearcall/nearcall/connect v0.0.0
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.64.1 // indirect
 	github.com/rs/cors v1.11.1 // indirect
@@ -46,3 +47,5 @@ require (
 )
 
 replace github.com/nearcall/nearcall => ../..
+
+replace github.com/nearcall/nearcall/connect => ../../connect

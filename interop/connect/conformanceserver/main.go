@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"io"
 	"log"
 	"net"
@@ -19,11 +20,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
+	nearconnect "github.com/nearcall/nearcall/connect"
 	pb "github.com/nearcall/nearcall/interop/connect/conformancepb"
 )
 
+var connectServer = flag.Bool("connect", false, "register the service with a server of Connect v2, and that with nearcall's")
+
 func main() {
 	log.SetFlags(0)
+	flag.Parse()
 	if err := run(); err != nil {
 		log.Fatal("conformanceserver: ", err)
 	}
@@ -50,7 +55,13 @@ func run() error {
 		opts = append(opts, nearcall.Creds(creds))
 	}
 	srv := nearcall.NewServer(opts...)
-	pb.RegisterConformanceServiceServer(srv, service{})
+	if *connectServer {
+		var services nearconnect.Services
+		pb.RegisterConformanceServiceServer(&services, service{})
+		nearconnect.Register(srv, nearconnect.NewServer(&services))
+	} else {
+		pb.RegisterConformanceServiceServer(srv, service{})
+	}
 	address := lis.Addr().(*net.TCPAddr)
 	resp := &pb.ServerCompatResponse{Host: address.IP.String(), Port: uint32(address.Port), PemCert: req.GetServerCreds().GetCert()}
 	if err := write(os.Stdout, resp); err != nil {

@@ -1,0 +1,120 @@
+// Command connect is a service with Connect's generated code on a nearcall server, and its clients.
+//
+//	go run . serve      serves at a unix socket, which becomes shared memory on Linux, and at a port for HTTP
+//	go run . connect    calls it with Connect's generated code, over the socket
+//	go run . grpc       calls it with gRPC's generated code, over the socket
+//
+// While it serves, http://localhost:8080 is a page that calls it, and so does curl:
+//
+//	curl --json '{"name": "curl"}' http://localhost:8080/greet.Greeter/Greet
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"connectrpc.com/connect/v2"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/nearcall/nearcall"
+	nearconnect "github.com/nearcall/nearcall/connect"
+	"github.com/nearcall/nearcall/examples/connect/greetpbconnect"
+	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
+)
+
+var (
+	socket = flag.String("socket", filepath.Join(os.TempDir(), "nearcall-connect.sock"), "where the server listens")
+	port   = flag.String("http", "localhost:8080", "where the server listens for HTTP")
+)
+
+func main() {
+	flag.Parse()
+	ctx := context.Background()
+	var err error
+	switch flag.Arg(0) {
+	case "serve":
+		err = serve()
+	case "connect":
+		err = call(ctx, withConnect)
+	case "grpc":
+		err = call(ctx, withGRPC)
+	default:
+		err = errors.New("usage: connect [flags] serve|connect|grpc")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// A greeter implements the interface that protoc-gen-connect-go has generated.
+type greeter struct {
+	greetpbconnect.UnimplementedGreeterHandler
+}
+
+func (greeter) Greet(ctx context.Context, req *pb.GreetRequest) (*pb.GreetReply, error) {
+	if req.GetName() == "" {
+		return nil, connect.NewError(connect.CodeInvalidArgument, "who are you?")
+	}
+	return &pb.GreetReply{Text: "Hello, " + req.GetName()}, nil
+}
+
+//go:embed page.html
+var page []byte
+
+// serve serves until one of the listeners fails.
+func serve() error {
+	server := connect.NewServer()
+	greetpbconnect.RegisterGreeterHandler(server, greeter{})
+	srv := nearcall.NewServer()
+	nearconnect.Register(srv, server)
+	reflection.Register(srv) // a service of gRPC on the same server, for tools such as nearcall call
+
+	lis, err := nearcall.Listen("unix:" + *socket)
+	if err != nil {
+		return err
+	}
+	web, err := net.Listen("tcp", *port)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/greet.Greeter/", srv)
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
+	fmt.Printf("serving at unix:%s and http://%s\n", *socket, web.Addr())
+	failed := make(chan error, 2)
+	go func() { failed <- http.Serve(web, mux) }()
+	go func() { failed <- srv.Serve(lis) }()
+	return <-failed
+}
+
+// call connects to the server and makes a call.
+func call(ctx context.Context, with func(context.Context, *nearcall.ClientConn) (*pb.GreetReply, error)) error {
+	conn, err := nearcall.NewClient("unix:" + *socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	reply, err := with(ctx, conn)
+	if err != nil {
+		return err
+	}
+	fmt.Println(reply.GetText())
+	return nil
+}
+
+func withConnect(ctx context.Context, conn *nearcall.ClientConn) (*pb.GreetReply, error) {
+	client := greetpbconnect.NewGreeterClient(connect.NewClient(nearconnect.NewTransport(conn)))
+	return client.Greet(ctx, &pb.GreetRequest{Name: "Connect"})
+}
+
+func withGRPC(ctx context.Context, conn *nearcall.ClientConn) (*pb.GreetReply, error) {
+	return pb.NewGreeterClient(conn).Greet(ctx, &pb.GreetRequest{Name: "gRPC"})
+}
