@@ -176,7 +176,7 @@ type footprint struct {
 // exceeds returns an error if f has more goroutines or descriptors than o and as many more descriptors.
 func (f footprint) exceeds(o footprint, descriptors int) error {
 	if f.goroutines > o.goroutines || f.descriptors > o.descriptors+descriptors {
-		return fmt.Errorf("%d goroutines and %d descriptors are left of %d and %d:\n%s", f.goroutines, f.descriptors, o.goroutines, o.descriptors+descriptors, strings.Join(leak.Find(), "\n\n"))
+		return fmt.Errorf("there are %d goroutines and %d descriptors, more than %d and %d", f.goroutines, f.descriptors, o.goroutines, o.descriptors+descriptors)
 	}
 	return nil
 }
@@ -270,11 +270,11 @@ func large(t *testing.T, dial dialer, servers string, all []resolver.Address, co
 	conns := &open{now: map[string]int{}}
 	wait := func(f func() error) {
 		t.Helper()
-		for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 			if err := f(); err == nil {
 				return
 			} else if time.Since(begin) > time.Minute {
-				t.Fatalf("%s: %v", servers, err)
+				t.Fatalf("%s: %v:\n%s", servers, err, strings.Join(leak.Find(), "\n\n"))
 			}
 		}
 	}
