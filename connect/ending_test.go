@@ -230,6 +230,21 @@ func TestTheEndsOfAStream(t *testing.T) {
 				t.Errorf("at the end Receive returns %v", err)
 			}
 		}
+		sum, _ := client.CallClientStream(t.Context(), connect.Spec{Procedure: echopbconnect.EchoSumProcedure, StreamType: connect.StreamTypeClient})
+		_ = sum.CloseSend()
+		if err := sum.Receive(&echopb.Message{}); err != nil {
+			t.Error(err)
+		}
+		if err := sum.Receive(&echopb.Message{}); err != io.EOF {
+			t.Errorf("after the one reply Receive returns %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancelled, _ := clientOf(conn).Chat(ctx)
+		if err := cancelled.SendHeaders(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		wantCode(t, cancelled.Send(&echopb.Message{}), connect.CodeCanceled)
 		u, _ := client.CallClientStream(t.Context(), connect.Spec{Procedure: echopbconnect.EchoUnaryProcedure})
 		if err := u.Send(&echopb.Message{Number: 1}); err != nil {
 			t.Error(err)

@@ -143,7 +143,16 @@ func TestServicesOfGRPCOverHTTP(t *testing.T) {
 // TestOrdinaryConnectionsOfGRPC: the transport takes a *grpc.ClientConn, and Register a *grpc.Server.
 func TestOrdinaryConnectionsOfGRPC(t *testing.T) {
 	server := connect.NewServer()
-	echopbconnect.RegisterEchoHandler(server, echo{})
+	echopbconnect.RegisterEchoHandler(server, echo{unary: func(ctx context.Context, m *echopb.Message) (*echopb.Message, error) {
+		info, _ := connect.CallInfoForServerContext(ctx)
+		wantText(t, "the handler's protocol", info.Protocol, "grpc")
+		for key := range info.RequestHeader().All() {
+			if key != "User-Agent" {
+				t.Errorf("the header has the key %s", key)
+			}
+		}
+		return m, nil
+	}})
 	srv := grpc.NewServer()
 	nearconnect.Register(srv, server)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

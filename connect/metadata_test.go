@@ -318,3 +318,22 @@ func TestABinaryHeaderMustBeBase64(t *testing.T) {
 	_, err = c.Count(ctx, &echopb.Message{})
 	wantCode(t, err, connect.CodeInternal)
 }
+
+// TestMetadataOfGRPCGoesAlong: what a program puts into the context with package metadata is sent, too.
+func TestMetadataOfGRPCGoesAlong(t *testing.T) {
+	var got *connect.Header
+	c := clientOf(connectTo(t, "inproc", serverOf(echo{unary: func(ctx context.Context, m *echopb.Message) (*echopb.Message, error) {
+		info, _ := connect.CallInfoForServerContext(ctx)
+		got = info.RequestHeader()
+		return m, nil
+	}})))
+	ctx, info := connect.NewClientContext(metadata.AppendToOutgoingContext(t.Context(), "by-grpc", "1", "both", "1"))
+	info.RequestHeader().Set("By-Connect", "2")
+	info.RequestHeader().Set("Both", "2")
+	if _, err := c.Unary(ctx, &echopb.Message{}); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"By-Grpc": "1", "By-Connect": "2", "Both": "1 2"} {
+		wantText(t, key, strings.Join(got.Values(key), " "), want)
+	}
+}

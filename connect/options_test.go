@@ -134,6 +134,34 @@ func TestInterceptors(t *testing.T) {
 	})
 }
 
+// TestAHandlersMessageIsReplaced: what the handler's message has before Receive does not stay.
+func TestAHandlersMessageIsReplaced(t *testing.T) {
+	pass := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		return next(ctx, req)
+	}
+	for _, opts := range [][]nearcall.ServerOption{nil, {nearcall.UnaryInterceptor(pass)}} {
+		server := connect.NewServer()
+		unary := echopb.File_internal_echopb_echo_proto.Services().Get(0).Methods().ByName("Unary")
+		server.Register(connect.Method{
+			Spec: connect.Spec{Procedure: echopbconnect.EchoUnaryProcedure, Schema: unary},
+			Handler: func(_ context.Context, _ connect.Spec, s connect.ServerStream) error {
+				m := &echopb.Message{Text: "old"}
+				if err := s.Receive(m); err != nil {
+					return err
+				}
+				if err := s.Receive(m); err != io.EOF {
+					t.Errorf("a second Receive returns %v", err)
+				}
+				return s.Send(m)
+			},
+		})
+		m, err := clientOf(connectTo(t, "inproc", newServer(server, opts...))).Unary(t.Context(), &echopb.Message{Number: 1})
+		if err != nil || m.GetNumber() != 1 || m.GetText() != "" {
+			t.Errorf("Unary returns %v and %v", m, err)
+		}
+	}
+}
+
 // TestAnInterceptorsErrorOfConnect passes through the client of gRPC as it is.
 func TestAnInterceptorsErrorOfConnect(t *testing.T) {
 	own := connect.NewError(connect.CodeAborted, "by the interceptor")
