@@ -247,7 +247,7 @@ var stateCases = []Case{
 					for _, s := range s {
 						n += s.conns.Load()
 					}
-					return n == 0
+					return n == 0 && r.closes.Load() == r.builds.Load() // which grpc-go does later
 				})
 				c.Note("builds %d, closes %d", r.builds.Load(), r.closes.Load())
 			}
