@@ -176,7 +176,8 @@ func (x *control) Certificates() {
 func secured(cluster *clusterpb.Cluster, name string, shown bool) *clusterpb.Cluster {
 	common := &tlspb.CommonTlsContext{ValidationContextType: &tlspb.CommonTlsContext_ValidationContext{ValidationContext: &tlspb.CertificateValidationContext{
 		CaCertificateProviderInstance: &tlspb.CertificateProviderPluginInstance{InstanceName: "files"},
-		MatchSubjectAltNames:          []*matcherpb.StringMatcher{{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: name}}},
+		//lint:ignore SA1019 grpc-go reads it
+		MatchSubjectAltNames: []*matcherpb.StringMatcher{{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: name}}},
 	}}}
 	if shown {
 		common.TlsCertificateProviderInstance = &tlspb.CertificateProviderPluginInstance{InstanceName: "files"}
