@@ -140,6 +140,7 @@ large: ## what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in 
 	cd interop/targets && $(GO) test -count=1 -v -run '^TestLargeFleets$$' . -args -endpoints $(ENDPOINTS) -rounds 3
 
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
+# KINDS='targets targets-grpc' are those of resolvers and balancers, in some minutes.
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'

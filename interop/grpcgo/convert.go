@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,7 +109,7 @@ func copyPackage(dir, grpc string, p pkg) error {
 			return fmt.Errorf("grpc-go has no %s", path.Join(p.from, pattern))
 		}
 		for _, file := range files {
-			if p.name == "" && strings.HasSuffix(file, "_test.go") {
+			if p.name == "" && strings.HasSuffix(file, "_test.go") || matches(p.units, filepath.Base(file)) {
 				continue
 			}
 			text, err := os.ReadFile(file)
@@ -127,7 +128,10 @@ func copyPackage(dir, grpc string, p pkg) error {
 	return nil
 }
 
-// rewrite changes the imports of a file.
+// hooks matches the functions of grpc-go's package internal that take a *grpc.ClientConn.
+var hooks = regexp.MustCompile(`\b(internal\.(?:SubscribeToConnectivityStateChanges|EnterIdleModeForTesting|ExitIdleModeForTesting))\b`)
+
+// rewrite changes the imports of a file, and lets hooks take the stand-in's ClientConn.
 func rewrite(text []byte) (string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", text, parser.ImportsOnly)
@@ -151,7 +155,7 @@ func rewrite(text []byte) (string, error) {
 		done = at + len(spec.Path.Value)
 	}
 	out.Write(text[done:])
-	return out.String(), nil
+	return hooks.ReplaceAllString(out.String(), "grpc.Hook($1)"), nil
 }
 
 func (p patch) apply(dir string) error {

@@ -121,7 +121,7 @@ func Testing() {}
 			t.Fatal(err)
 		}
 	}
-	tests, err := list(dir, &pkg{name: "p", to: "x", apart: []string{"c_test.go"}})
+	tests, err := list(dir, &pkg{name: "p", to: "x", units: []string{"c_test.go"}})
 	if err != nil {
 		t.Fatal(err)
 	}

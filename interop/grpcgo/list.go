@@ -5,15 +5,18 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // A test is a test of grpc-go.
 type test struct {
-	pkg  *pkg
-	name string // of the function or method
-	run  string // the pattern for -test.run
+	pkg      *pkg
+	name     string // of the function or method
+	run      string // the pattern for -test.run
+	balanced bool   // it needs a target with a resolver and a balancer
 }
 
 // id returns the name of t in the table and in reports.
@@ -38,9 +41,9 @@ func list(dir string, p *pkg) ([]test, error) {
 	if err != nil {
 		return nil, err
 	}
-	var parsed []*ast.File
 	suites := make(map[string]string) // from a type to the function that runs its methods
 	var tests []test
+	parsed := make(map[string]*ast.File)
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		if err != nil {
@@ -51,14 +54,14 @@ func list(dir string, p *pkg) ([]test, error) {
 				suites[t] = f.Name.Name
 			}
 		}
-		if !p.isApart(filepath.Base(name)) {
-			parsed = append(parsed, file)
+		if base := filepath.Base(name); !matches(p.units, base) {
+			parsed[base] = file
 		}
 	}
-	for _, file := range parsed {
-		for _, f := range functions(file) {
+	for _, base := range slices.Sorted(maps.Keys(parsed)) {
+		for _, f := range functions(parsed[base]) {
 			if run := pattern(f, suites); run != "" {
-				tests = append(tests, test{p, f.Name.Name, run})
+				tests = append(tests, test{p, f.Name.Name, run, matches(p.balanced, base)})
 			}
 		}
 	}

@@ -4,7 +4,8 @@
 // the tests of the copy with other imports: package shim/grpc replaces grpc-go's package
 // grpc, with servers and clients of nearcall. Each test runs on each kind of path, in its
 // own process. Kind grpc is the control: the same tests through the same shim on grpc-go.
-// Kind ordinary has clients of grpc-go, and servers of nearcall.
+// Kind ordinary has clients of grpc-go, and servers of nearcall. In the kinds targets and
+// targets-grpc clients of nearcall have the tests' own targets, with resolvers and balancers.
 //
 //	go run ./grpcgo                                  all tests on all kinds
 //	go run ./grpcgo -kinds 'tcp inproc' -packages stats
@@ -173,7 +174,7 @@ func plan(all []test, kinds []near.Kind, packages []string, only *regexp.Regexp,
 	left = make(map[near.Kind]int)
 	for _, k := range kinds {
 		for _, t := range all {
-			if !slices.Contains(packages, t.pkg.name) || !only.MatchString(t.id()) {
+			if t.balanced && !k.Balances() || !slices.Contains(packages, t.pkg.name) || !only.MatchString(t.id()) {
 				continue
 			}
 			if l := find(table, t.id(), k); l != nil && l.class == absent {

@@ -1,6 +1,9 @@
 package main
 
-import "path"
+import (
+	"path"
+	"slices"
+)
 
 // A pkg is a package of grpc-go that is copied and built with other imports.
 type pkg struct {
@@ -8,9 +11,11 @@ type pkg struct {
 	from  string // where it is in grpc-go
 	to    string // where the copy goes; the last element is unique
 	files []string
-	// apart are patterns of path.Match for files whose tests are not run. They are built
-	// because other files use them.
-	apart []string
+	// units are patterns of path.Match for files whose tests are not run: they make no calls.
+	// They are built as they are, because other files use them.
+	units []string
+	// balanced are patterns of files whose tests need targets with resolvers and balancers.
+	balanced []string
 }
 
 // below is the folder for everything that is added to the copy, except for packages that
@@ -23,6 +28,7 @@ var helpers = []pkg{
 	{from: "internal/testutils", to: "neartest/shim/testutils", files: []string{"*.go"}},
 	{from: "internal/testutils/pickfirst", to: "neartest/shim/testutils/pickfirst", files: []string{"*.go"}},
 	{from: "internal/testutils/roundrobin", to: "neartest/shim/testutils/roundrobin", files: []string{"*.go"}},
+	{from: "internal/testutils/rls", to: "neartest/shim/testutils/rls", files: []string{"*.go"}},
 	{from: "testdata/grpc_testing_not_regenerated", to: "reflection/neartest/notregenerated", files: []string{"*.go"}},
 	{from: "interop", to: "neartest/interop", files: []string{"orcalb.go", "test_utils.go"}},
 }
@@ -30,14 +36,16 @@ var helpers = []pkg{
 // suites are the packages of tests that make calls. grpc-go's unit tests of its parts
 // do not test nearcall and are left out.
 var suites = []pkg{
-	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, apart: []string{
+	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, balanced: []string{
 		// Load balancers, resolvers, channelz, frames of HTTP/2 and the states of subconnections.
 		"balancer_test.go", "balancer_switching_test.go", "channelz_test.go", "channelz_linux_test.go",
 		"clientconn_state_transition_test.go", "config_selector_test.go", "control_plane_status_test.go",
 		"http_header_end2end_test.go", "resolver_update_test.go", "roundrobin_test.go", "subconn_test.go",
 	}},
 	{name: "stats", from: "stats", to: "neartest/stats", files: []string{"stats_test.go"}},
-	{name: "root", from: ".", to: "neartest/root", files: []string{"server_ext_test.go", "stream_test.go"}},
+	{name: "root", from: ".", to: "neartest/root", files: []string{
+		"server_ext_test.go", "stream_test.go", "producer_ext_test.go", "resolver_balancer_ext_test.go",
+	}, balanced: []string{"producer_ext_test.go", "resolver_balancer_ext_test.go"}},
 	{name: "status", from: "status", to: "neartest/status", files: []string{"status_ext_test.go"}},
 	{name: "encoding", from: "encoding", to: "encoding/neartest/encoding", files: []string{"encoding_test.go", "compressor_test.go"}},
 	{name: "health", from: "health", to: "neartest/health", files: []string{"server_test.go"}},
@@ -49,16 +57,30 @@ var suites = []pkg{
 	{name: "jwt", from: "credentials/jwt", to: "neartest/jwt", files: []string{"token_file_call_creds_ext_test.go"}},
 	{name: "tls", from: "experimental/credentials", to: "experimental/credentials/neartest/tls", files: []string{"tls_ext_test.go"}},
 	{name: "interop", to: "neartest/interopclient"}, // all of it is in testdata/overlay
+
+	inPlace("balancer/endpointsharding", "endpointsharding_test.go"),
+	inPlace("balancer/grpclb", "grpclb_config_test.go", "grpclb_util_test.go"),
+	inPlace("balancer/lazy"),
+	inPlace("balancer/leastrequest"),
+	inPlace("balancer/pickfirst", "pickfirst_test.go"),
+	inPlace("balancer/ringhash", "config_test.go", "picker_test.go", "ring_test.go", "ringhash_test.go"),
+	inPlace("balancer/rls", "cache_test.go", "config_test.go", "metrics_test.go"), // metrics are those of an option that only grpc-go's client takes
+	inPlace("balancer/weightedroundrobin", "metrics_test.go"),
+	inPlace("balancer/weightedtarget", "weightedtarget_config_test.go"),
+	inPlace("resolver/manual"),
 }
 
-// isApart reports whether the tests in file are not run.
-func (p *pkg) isApart(file string) bool {
-	for _, pattern := range p.apart {
-		if ok, _ := path.Match(pattern, file); ok {
-			return true
-		}
-	}
-	return false
+// inPlace returns the tests of a balancer or of a resolver, which replace those in the copy.
+func inPlace(folder string, units ...string) pkg {
+	return pkg{name: path.Base(folder), from: folder, to: folder, files: []string{"*_test.go"}, units: units, balanced: []string{"*"}}
+}
+
+// matches reports whether one of patterns matches file.
+func matches(patterns []string, file string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, file)
+		return ok
+	})
 }
 
 const shim = "google.golang.org/grpc/neartest/shim/"
@@ -70,6 +92,7 @@ var imports = map[string]string{
 	"google.golang.org/grpc/internal/stubserver":                   shim + "stubserver",
 	"google.golang.org/grpc/internal/testutils":                    shim + "testutils",
 	"google.golang.org/grpc/internal/testutils/pickfirst":          shim + "testutils/pickfirst",
+	"google.golang.org/grpc/internal/testutils/rls":                shim + "testutils/rls",
 	"google.golang.org/grpc/internal/testutils/roundrobin":         shim + "testutils/roundrobin",
 	"google.golang.org/grpc/testdata/grpc_testing_not_regenerated": "google.golang.org/grpc/reflection/neartest/notregenerated",
 }
@@ -82,6 +105,18 @@ type patch struct {
 }
 
 var patches = []patch{
+	{
+		file: "orca/call_metrics.go",
+		old:  "func unaryInt(",
+		new:  "var UnaryInt, StreamInt = unaryInt, streamInt\n\nfunc unaryInt(",
+		why:  "the tests need the interceptors",
+	},
+	{
+		file: "balancer/weightedroundrobin/balancer_test.go",
+		old:  "orca.CallMetricsServerOption(nil)",
+		new:  "grpc.ChainUnaryInterceptor(orca.UnaryInt(nil)), grpc.ChainStreamInterceptor(orca.StreamInt(nil))",
+		why:  "the option is these two interceptors, for a server of grpc-go",
+	},
 	{
 		file: "neartest/status/status_ext_test.go",
 		old:  "	}, {\n		name: \"handler server\",\n		startServerFunc: func(ss *stubserver.StubServer) error {\n			return ss.StartHandlerServer()\n		},\n	}} {\n",

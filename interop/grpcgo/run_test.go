@@ -57,9 +57,9 @@ func TestFailuresAreTriedAgainUnlessTheTableNamesThem(t *testing.T) {
 	known := &line{}
 	var jobs []job
 	for _, name := range []string{"Passes", "FailsOnce", "Fails", "Panics", "Hangs", "WantsMore", "None"} {
-		jobs = append(jobs, job{test{p, "TestHelper" + name, "^TestHelper" + name + "$"}, near.TCP, nil})
+		jobs = append(jobs, job{test{p, "TestHelper" + name, "^TestHelper" + name + "$", false}, near.TCP, nil})
 	}
-	jobs = append(jobs, job{test{p, "TestHelperFails", "^TestHelperFails$"}, near.Unix, known})
+	jobs = append(jobs, job{test{p, "TestHelperFails", "^TestHelperFails$", false}, near.Unix, known})
 	told := 0
 	got := make(map[string]result)
 	for _, res := range r.run(t.Context(), jobs, 2, func(result) { told++ }) {
@@ -107,7 +107,7 @@ func TestTheReportFailsForWhatTheTableDoesNotSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	res := func(name string, s state) result {
-		return result{job: job{test{p, "Test" + name, ""}, near.TCP, find(table, "p."+name, near.TCP)}, state: s, tries: 1}
+		return result{job: job{test{p, "Test" + name, "", false}, near.TCP, find(table, "p."+name, near.TCP)}, state: s, tries: 1}
 	}
 	for _, c := range []struct {
 		name string

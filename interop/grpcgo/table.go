@@ -14,7 +14,7 @@ type class string
 
 const (
 	absent     class = "absent"     // about a feature that nearcall does not have at all; not run
-	documented class = "documented" // docs/semantics.md, docs/migrate.md or docs/loop.md names the difference
+	documented class = "documented" // docs/semantics.md, docs/migrate.md, docs/targets.md or docs/loop.md names the difference
 	wording    class = "wording"    // the text of an error of the connection itself, or of a log line
 	harness    class = "harness"    // caused by made-up addresses or another part of this program
 	open       class = "open"       // a difference that nearcall will fix
@@ -35,9 +35,10 @@ type line struct {
 // kindGroups maps the words of the table to several kinds.
 var kindGroups = map[string][]near.Kind{
 	"all":     near.Kinds[2:], // those with clients of nearcall
+	"paths":   near.Kinds[4:], // of these, those with one server
 	"sockets": {near.TCP, near.WebSocket, near.Unix, near.SharedMem},
 	"process": {near.InProcess, near.Inline, near.Shared, near.Loop},
-	"mapped":  near.Kinds[4:],
+	"mapped":  near.Kinds[6:],
 }
 
 // parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason.
@@ -101,7 +102,7 @@ func unused(table []line, tests []test) (lines []line) {
 	used := make(map[int]bool)
 	for _, t := range tests {
 		for _, k := range near.Kinds {
-			if l := find(table, t.id(), k); l != nil {
+			if l := find(table, t.id(), k); l != nil && !(t.balanced && !k.Balances()) {
 				used[l.number] = true
 			}
 		}

@@ -62,7 +62,7 @@ func TestAbsentTestsAreNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &pkg{name: "a"}
-	all := []test{{p, "TestX", ""}, {p, "Y", ""}, {&pkg{name: "b"}, "TestX", ""}}
+	all := []test{{p, "TestX", "", false}, {p, "Y", "", false}, {&pkg{name: "b"}, "TestX", "", false}}
 	jobs, left := plan(all, []near.Kind{near.TCP, near.InProcess}, []string{"a"}, regexp.MustCompile(""), table)
 	var got []string
 	for _, j := range jobs {

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -298,9 +299,8 @@ func otherType(b *bed) {
 		s[0].must(b.message('a', 5))
 		m := new(wrapperspb.StringValue)
 		<-s[1].start(func() {
-			f := &link.Frame{Sink: b.sink(m)}
-			if err := s[1].Recv(f); err != nil || !f.Got {
-				b.Errorf("%+v, %v", f, err)
+			if err := s[1].message(&link.Frame{Sink: b.sink(m)}); err != nil {
+				b.Error(err)
 			}
 		})
 		if m.Value != "aaaaa" {
@@ -434,9 +434,8 @@ func ownCodec(b *bed) {
 			c := &foreign{b.suite.Codec, make(chan struct{}), make(chan struct{})}
 			got := new(wrapperspb.StringValue)
 			receive := func() {
-				f := &link.Frame{Sink: link.Sink{Dst: got, Codec: c, Limit: 100}}
-				if err := s[1].Recv(f); err != nil || !f.Got {
-					b.Errorf("received %+v, %v", f, err)
+				if err := s[1].message(&link.Frame{Sink: link.Sink{Dst: got, Codec: c, Limit: 100}}); err != nil {
+					b.Error(err)
 				}
 			}
 			var done <-chan struct{}
@@ -457,4 +456,14 @@ func ownCodec(b *bed) {
 			}
 		}
 	}
+}
+
+// message receives into f until it has a message: a header may come alone.
+func (s *side) message(f *link.Frame) error {
+	for !f.Got {
+		if err := s.Recv(f); err != nil || f.End != nil && !f.Got {
+			return fmt.Errorf("received %+v: %v", f, err)
+		}
+	}
+	return nil
 }

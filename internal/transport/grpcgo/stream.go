@@ -94,9 +94,7 @@ func (st *stream) receive(f *link.Frame) error {
 		if st.headerKnown = true; err != nil {
 			return st.end(f, err)
 		}
-		if f.Dst == nil {
-			return nil
-		}
+		return nil // the message may come much later
 	}
 	if f.Dst == nil {
 		// The caller wants only the end, and messages must stay unread. grpc-go cannot wait for

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -106,6 +107,26 @@ func TestTheDeadlineEndsAStreamThatOnlyWaitsForItsEnd(t *testing.T) {
 			t.Errorf("%v, %v; want the end with DeadlineExceeded", f.End, err)
 		}
 	})
+}
+
+// Who waits for a message learns of the header when it arrives.
+func TestAHeaderDoesNotWaitForAMessage(t *testing.T) {
+	s, accepted := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	caller, err := s.NewStream(ctx, &link.CallHeader{Method: "/a/b", Profile: new(link.Profile)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	callee := <-accepted
+	if err := callee.Send(&link.Frame{Header: metadata.MD{"a": {"b"}}}); err != nil {
+		t.Fatal(err)
+	}
+	f := link.Frame{Sink: link.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1000}}
+	if err := caller.Recv(&f); err != nil || f.Header == nil || f.Got || f.End != nil {
+		t.Fatalf("%+v, %v; want the header alone", f, err)
+	}
+	caller.Abort(context.Canceled)
 }
 
 // A target without a server is not said to be an ordinary gRPC server.

@@ -66,6 +66,15 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	if n := len(o.secure); n > 0 {
 		cc.secure = o.secure[n-1]
 	}
+	if near.On.OwnTargets() {
+		n, err := nearcall.NewClient(target, o.near...)
+		if err != nil {
+			return nil, err
+		}
+		cc.near = n
+		close(cc.ready)
+		return cc, nil
+	}
 	if cc.builder = builder(target, o.resolvers); cc.builder != nil {
 		return cc, cc.check()
 	}

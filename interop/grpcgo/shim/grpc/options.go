@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 	g "google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 )
@@ -76,6 +77,15 @@ func onClient(grpc g.DialOption, near ...nearcall.DialOption) DialOption {
 		near = []nearcall.DialOption{nearcall.WithGRPCDialOptions(grpc)}
 	}
 	return dialOption{grpc: []g.DialOption{grpc}, near: near}
+}
+
+// forTransport returns an option for the buffers of grpc-go's transport, or for grpc.Dial.
+// With it a client of the tests' own targets is the same as without.
+func forTransport(grpc g.DialOption) DialOption {
+	if near.On.OwnTargets() {
+		return dialOption{}
+	}
+	return onClient(grpc)
 }
 
 func mergeClient(opts []DialOption) (all dialOption) {

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 	g "google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
@@ -142,19 +144,19 @@ func WithDialer(dial func(string, time.Duration) (net.Conn, error)) DialOption {
 // Client options that do nothing for nearcall's own targets.
 
 func WithStaticConnWindowSize(n int32) DialOption {
-	return onClient(g.WithStaticConnWindowSize(n))
+	return forTransport(g.WithStaticConnWindowSize(n))
 }
 
 func WithSharedWriteBuffer(share bool) DialOption {
-	return onClient(g.WithSharedWriteBuffer(share))
+	return forTransport(g.WithSharedWriteBuffer(share))
 }
 
 func WithWriteBufferSize(n int) DialOption {
-	return onClient(g.WithWriteBufferSize(n))
+	return forTransport(g.WithWriteBufferSize(n))
 }
 
 func WithReadBufferSize(n int) DialOption {
-	return onClient(g.WithReadBufferSize(n))
+	return forTransport(g.WithReadBufferSize(n))
 }
 
 func WithDecompressor(d g.Decompressor) DialOption {
@@ -162,31 +164,33 @@ func WithDecompressor(d g.Decompressor) DialOption {
 }
 
 func WithBackoffMaxDelay(d time.Duration) DialOption {
-	return onClient(g.WithBackoffMaxDelay(d))
+	return WithBackoffConfig(g.BackoffConfig{MaxDelay: d})
 }
 
 func WithBackoffConfig(b g.BackoffConfig) DialOption {
-	return onClient(g.WithBackoffConfig(b))
+	p := g.ConnectParams{Backoff: backoff.DefaultConfig}
+	p.Backoff.MaxDelay = b.MaxDelay
+	return onClient(g.WithBackoffConfig(b), nearcall.WithConnectParams(p))
 }
 
 func WithTimeout(d time.Duration) DialOption {
-	return onClient(g.WithTimeout(d))
+	return forTransport(g.WithTimeout(d))
 }
 
 func FailOnNonTempDialError(fail bool) DialOption {
-	return onClient(g.FailOnNonTempDialError(fail))
+	return forTransport(g.FailOnNonTempDialError(fail))
 }
 
 func WithBlock() DialOption {
-	return onClient(g.WithBlock())
+	return forTransport(g.WithBlock())
 }
 
 func WithReturnConnectionError() DialOption {
-	return onClient(g.WithReturnConnectionError())
+	return forTransport(g.WithReturnConnectionError())
 }
 
 func WithNoProxy() DialOption {
-	return onClient(g.WithNoProxy())
+	return onClient(g.WithNoProxy(), nearcall.WithNoProxy())
 }
 
 func WithLocalDNSResolution() DialOption {
@@ -194,16 +198,19 @@ func WithLocalDNSResolution() DialOption {
 }
 
 func WithDisableServiceConfig() DialOption {
-	return onClient(g.WithDisableServiceConfig())
+	return onClient(g.WithDisableServiceConfig(), nearcall.WithDisableServiceConfig())
 }
 
 func WithDisableHealthCheck() DialOption {
-	return onClient(g.WithDisableHealthCheck())
+	return onClient(g.WithDisableHealthCheck(), nearcall.WithDisableHealthCheck())
 }
 
 // WithResolvers registers resolvers with the client: see resolved.go.
 func WithResolvers(rs ...resolver.Builder) DialOption {
-	o := onClient(g.WithResolvers(rs...)).client()
+	o := onClient(g.WithResolvers(rs...), nearcall.WithResolvers(rs...)).client()
+	if near.On.OnePath() {
+		o.near = nil
+	}
 	o.resolvers = rs
 	return o
 }

@@ -28,7 +28,7 @@ var labelsMethods func() bool
 // NewServer returns a server of the kind near.On.
 func NewServer(opts ...ServerOption) *Server {
 	o := mergeServer(opts)
-	if near.On == near.GRPC {
+	if near.On.ServerOfGRPC() {
 		return &Server{grpc: g.NewServer(o.grpc...)}
 	}
 	if o.missing != "" && near.On != near.Ordinary {

@@ -23,8 +23,14 @@ type Kind string
 // on a channel, which blocks such a loop and delays the cancellation of its tasks
 // (docs/loop.md).
 const (
-	GRPC      Kind = "grpc"     // grpc-go itself, the control
-	Ordinary  Kind = "ordinary" // clients of grpc-go, servers of nearcall
+	GRPC     Kind = "grpc"     // grpc-go itself, the control
+	Ordinary Kind = "ordinary" // clients of grpc-go, servers of nearcall
+
+	// Clients of nearcall have the tests' own targets, resolvers and balancers.
+	Targets     Kind = "targets"      // servers of nearcall
+	TargetsGRPC Kind = "targets-grpc" // servers of grpc-go
+
+	// Clients of nearcall have a target of nearcall's own, with one server.
 	TCP       Kind = "tcp"
 	WebSocket Kind = "ws"     // to the listeners of TCP; TCP with grpc-go's TLS credentials, which wss: does not take
 	Unix      Kind = "unix"   // without the upgrade to shared memory
@@ -36,7 +42,7 @@ const (
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{GRPC, Ordinary, TCP, WebSocket, Unix, SharedMem, InProcess, Inline, Shared, Loop}
+var Kinds = []Kind{GRPC, Ordinary, Targets, TargetsGRPC, TCP, WebSocket, Unix, SharedMem, InProcess, Inline, Shared, Loop}
 
 // On is the kind of this process.
 var On = func() Kind {
@@ -58,9 +64,22 @@ func (k Kind) InOneProcess() bool {
 // ClientOfGRPC reports whether clients are grpc-go's.
 func (k Kind) ClientOfGRPC() bool { return k == GRPC || k == Ordinary }
 
+// ServerOfGRPC reports whether servers are grpc-go's.
+func (k Kind) ServerOfGRPC() bool { return k == GRPC || k == TargetsGRPC }
+
+// OwnTargets reports whether clients of nearcall have the tests' own targets.
+func (k Kind) OwnTargets() bool { return k == Targets || k == TargetsGRPC }
+
+// OnePath reports whether clients of nearcall have a target with one server.
+func (k Kind) OnePath() bool { return !k.ClientOfGRPC() && !k.OwnTargets() }
+
+// Balances reports whether clients can have several servers. In kind ordinary they can, but
+// balancing is then grpc-go's alone.
+func (k Kind) Balances() bool { return k == GRPC || k.OwnTargets() }
+
 // Mapped reports whether the addresses that tests see are made up and stand for targets of
 // the kind.
-func (k Kind) Mapped() bool { return !k.ClientOfGRPC() && k != TCP && k != WebSocket }
+func (k Kind) Mapped() bool { return k.OnePath() && k != TCP && k != WebSocket }
 
 // ExitUnsupported is the exit status of a test process that needs a feature which nearcall
 // does not have.
