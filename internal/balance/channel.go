@@ -193,7 +193,10 @@ type ownKey struct{}
 // newStream makes a call with grpc-go.
 func (c *Channel) newStream(ctx context.Context, own any, method string, opts ...grpc.CallOption) error {
 	return wait.Outside(wait.WaiterOf(ctx), func() error {
-		_, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, opts...)
+		s, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, opts...)
+		if err == nil { // it should have ended with its pick
+			_ = s.CloseSend()
+		}
 		return err
 	})
 }
@@ -238,9 +241,15 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 		return to.pick, nil
 	case to.dropped:
 		return call.Pick{}, call.Dropped{Err: err}
+	case err == nil, errors.Is(err, errCaptured):
+		return call.Pick{}, errForeignContext
 	}
 	return call.Pick{}, err
 }
+
+// errForeignContext is the error of a call whose pick is not seen: a config selector has replaced its
+// context.
+var errForeignContext = status.Error(codes.Internal, "nearcall: the config selector returns a context that is not derived from the call's")
 
 // replaced makes the next call ask grpc-go for its picker. It is called after grpc-go has a new one.
 func (c *Channel) replaced() {

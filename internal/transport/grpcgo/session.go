@@ -93,8 +93,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
 	})
 	delete(c.Header, "content-type")
-	delete(c.Trailer, "content-type")
-	delete(c.Trailer, "grpc-status-details-bin") // the status has them
+	dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {
 		received := link.Encoded(reply)
 		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
@@ -111,6 +110,15 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	}
 	c.Status = status.Convert(err)
 	return nil
+}
+
+// dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The key
+// of details is its handler's if st has none.
+func dropOwnKeys(trailer metadata.MD, st *status.Status) {
+	delete(trailer, "content-type")
+	if len(st.Proto().GetDetails()) > 0 {
+		delete(trailer, link.DetailsKey)
+	}
 }
 
 func (s *Session) beginUnary() error {

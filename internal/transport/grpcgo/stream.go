@@ -129,8 +129,7 @@ func (st *stream) end(f *link.Frame, err error) error {
 	if err != io.EOF {
 		f.End.Status = status.Convert(err)
 	}
-	delete(f.End.Trailer, "content-type")
-	delete(f.End.Trailer, "grpc-status-details-bin") // the status has them
+	dropOwnKeys(f.End.Trailer, f.End.Status)
 	st.mu.Lock()
 	st.ended = true
 	st.mu.Unlock()
