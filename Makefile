@@ -123,12 +123,8 @@ FLEET ?= full
 fleet: ## kill, stop, cut off and replace servers of a fleet under load, and its etcd, beside grpc-go; in some ten minutes
 	cd interop/fleet && NEARCALL_FLEET=$(FLEET) $(GO) test $(RACE) -count=1 -timeout 30m $(if $(filter full,$(FLEET)),-v) .
 
-# Installs etcd from Debian if it is missing.
 fleet-tools:
-	@if command -v etcd >/dev/null; then :; \
-	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends etcd-server iproute2; \
-	else echo 'make fleet needs etcd: as root, apt-get install etcd-server iproute2'; exit 1; fi
+	$(call services,etcd,etcd-server iproute2)
 
 .PHONY: grpc-examples
 grpc-examples: ## move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
@@ -172,17 +168,21 @@ clients-python:
 proxies: proxies-tools ## calls through nginx and Caddy, with the files that docs/browser.md recommends, in half a minute
 	cd interop && $(GO) test $(RACE) -count=1 -parallel=8 -timeout 5m ./proxies
 
-# Installs nginx and Caddy from Debian if they are missing, and neither starts nor enables
-# their services.
-proxies-tools:
-	@export PATH="$$PATH:/usr/sbin"; missing=; for p in nginx caddy; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+# $(call services,COMMANDS,PACKAGES) installs packages from Debian if a command is missing, and neither
+# starts nor enables their services.
+define services
+@export PATH="$$PATH:/usr/sbin"; missing=; for p in $(1); do command -v $$p >/dev/null || missing=1; done; \
 	if test -z "$$missing"; then :; \
 	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
 		policy=/usr/sbin/policy-rc.d; \
 		test -e $$policy || { trap "rm -f $$policy" EXIT && printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy; } && \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing && \
-		{ ! command -v systemctl >/dev/null || systemctl -q disable $$missing; }; \
-	else echo "as root, apt-get install$$missing"; exit 1; fi
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(2) && \
+		{ ! command -v systemctl >/dev/null || systemctl -q disable $(1) || true; }; \
+	else echo 'as root, apt-get install $(2)'; exit 1; fi
+endef
+
+proxies-tools:
+	$(call services,nginx caddy,nginx caddy)
 
 # interop/connect/known-failing.txt says which tests fail, and why, and known-flaky.txt which may.
 .PHONY: connect-conformance
