@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -331,4 +333,26 @@ func TestAConnectionThatWasLostStaysOutOfIdleMode(t *testing.T) {
 			t.Errorf("the target was resolved %d times", n)
 		}
 	})
+}
+
+// A call whose connection ends while it is picked does not wait for a policy that is idle, and that
+// nobody asks to connect.
+func TestConnectionsToAnOrdinaryServerThatEndAllTheTime(t *testing.T) {
+	addr := ordinary(t, service{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Millisecond}))
+	conn := dial(t, []string{addr})
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for range 1500 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				_, err := testpb.NewTestServiceClient(conn).EmptyCall(ctx, &testpb.Empty{})
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
 }

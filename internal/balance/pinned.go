@@ -25,7 +25,8 @@ type pinned struct {
 // A pin is the value of such a call.
 type pin struct {
 	sc      *subConn
-	picks   atomic.Int32
+	picked  atomic.Bool
+	ended   atomic.Bool           // by errUnpinned
 	refusal atomic.Pointer[error] // of the stream, if one was opened
 }
 
@@ -33,12 +34,14 @@ var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinar
 
 // result is the pick for the call. grpc-go picks again if the SubConn is not ready, after it has
 // another picker, or if it knows that no handler has seen the call. Then the call ends, and the
-// channel picks for it.
+// channel picks for it. It also ends if the policy knows already that the SubConn is not ready: nobody
+// might ask the policy to connect, and so there would be no other picker.
 func (p *pin) result() (balancer.PickResult, error) {
-	if p.picks.Add(1) > 1 {
-		return balancer.PickResult{}, errUnpinned
+	if !p.picked.Swap(true) && p.sc.ready.Load() {
+		return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
 	}
-	return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
+	p.ended.Store(true)
+	return balancer.PickResult{}, errUnpinned
 }
 
 // done is called before the second pick.
@@ -48,9 +51,9 @@ func (p *pin) done(info balancer.DoneInfo) {
 	}
 }
 
-// lost returns the error of the call, which says [link.ErrUnprocessed] if grpc-go has picked twice.
+// lost returns the error of the call, which says [link.ErrUnprocessed] if errUnpinned has ended it.
 func (p *pin) lost(err error) error {
-	if err == nil || err == io.EOF || p.picks.Load() < 2 {
+	if err == nil || err == io.EOF || !p.ended.Load() {
 		return err
 	}
 	if refusal := p.refusal.Load(); refusal != nil {

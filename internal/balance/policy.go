@@ -314,6 +314,11 @@ func (p *policy) NewSubConn(addrs []resolver.Address, o balancer.NewSubConnOptio
 		//lint:ignore SA1019 policies may still rely on it
 		o.StateListener = func(s balancer.SubConnState) { child.UpdateSubConnState(sc, s) }
 	}
+	listener := o.StateListener
+	o.StateListener = func(s balancer.SubConnState) {
+		sc.ready.Store(s.ConnectivityState == connectivity.Ready)
+		listener(s)
+	}
 	//lint:ignore SA1019 policies may still pass several addresses
 	inner, err := p.ClientConn.NewSubConn(sc.marked(addrs), o)
 	if err != nil {
@@ -337,11 +342,13 @@ type subConn struct {
 	balancer.SubConn
 	channel *Channel
 	current atomic.Pointer[current]
+	ready   atomic.Bool // as the policy has heard last
 }
 
 // current is the session, and what its address adds to calls.
 type current struct {
 	link.Session
+	pinned    bool        // see pinned.go
 	authority string      // replaces that of the target; "" for none
 	metadata  metadata.MD // may be nil
 }
@@ -388,12 +395,14 @@ func (sc *subConn) begin(c *current) (end func()) {
 	})
 }
 
-// session returns the session of sc, or nil if it takes no calls.
+// session returns the session of sc, or nil if it takes no calls. A pinned session does not notice
+// that its connection takes none.
 func (sc *subConn) session() *current {
-	if c := sc.current.Load(); c != nil && !link.IsClosed(c.Done()) {
-		return c
+	c := sc.current.Load()
+	if c == nil || link.IsClosed(c.Done()) || c.pinned && !sc.ready.Load() {
+		return nil
 	}
-	return nil
+	return c
 }
 
 // A picker is what grpc-go picks from.
