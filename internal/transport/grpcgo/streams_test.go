@@ -109,7 +109,7 @@ func TestTheDeadlineEndsAStreamThatOnlyWaitsForItsEnd(t *testing.T) {
 	})
 }
 
-// Who waits for a message learns of the header when it arrives.
+// A receiver that waits for a message gets the header as soon as it arrives.
 func TestAHeaderDoesNotWaitForAMessage(t *testing.T) {
 	s, accepted := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
