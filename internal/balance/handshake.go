@@ -76,7 +76,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 	}
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
 	c.pinned = true
-	c.Session = grpcgo.NewSession(&pinned{h.channel, sc}, h.channel.cfg.Target, authority, peer, func() {})
+	c.Session = grpcgo.NewSession(&pinned{h.channel, sc, c}, h.channel.cfg.Target, authority, peer, func() {})
 	h.channel.cfg.OnSession(c.Session)
 	over := &ending{conn, sc.begin(c)}
 	if r, ok := conn.(readier); ok {

@@ -15,16 +15,17 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// pinned makes calls with grpc-go on one SubConn, whose server speaks only gRPC. It is the conn of a
-// [grpcgo.Session].
+// pinned makes calls with grpc-go on one connection of a SubConn, whose server speaks only gRPC. It is
+// the conn of a [grpcgo.Session].
 type pinned struct {
 	channel *Channel
 	sc      *subConn
+	over    *current
 }
 
 // A pin is the value of such a call.
 type pin struct {
-	sc      *subConn
+	*pinned
 	picked  atomic.Bool
 	ended   atomic.Bool           // by errUnpinned
 	refusal atomic.Pointer[error] // of the stream, if one was opened
@@ -35,9 +36,10 @@ var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinar
 // result is the pick for the call. grpc-go picks again if the SubConn is not ready, after it has
 // another picker, or if it knows that no handler has seen the call. Then the call ends, and the
 // channel picks for it. It also ends if the policy knows already that the SubConn is not ready: nobody
-// might ask the policy to connect, and so there would be no other picker.
+// might ask the policy to connect, and so there would be no other picker. And it ends if the SubConn
+// has another connection by now, whose server may be nearcall.
 func (p *pin) result() (balancer.PickResult, error) {
-	if !p.picked.Swap(true) && p.sc.ready.Load() {
+	if !p.picked.Swap(true) && p.sc.ready.Load() && p.sc.current.Load() == p.over {
 		return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
 	}
 	p.ended.Store(true)
@@ -90,7 +92,7 @@ func (p *pinned) withOnce(opts []grpc.CallOption) []grpc.CallOption {
 
 // Invoke implements [grpc.ClientConnInterface].
 func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	own := &pin{sc: p.sc}
+	own := &pin{pinned: p}
 	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, p.withOnce(opts)...)
 	if err != nil && p.channel.conn.GetState() == connectivity.Shutdown {
 		return errClosing
@@ -100,7 +102,7 @@ func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opt
 
 // NewStream implements [grpc.ClientConnInterface].
 func (p *pinned) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	own := &pin{sc: p.sc}
+	own := &pin{pinned: p}
 	s, err := p.channel.conn.NewStream(context.WithValue(ctx, ownKey{}, own), desc, method, p.withOnce(opts)...)
 	if err != nil {
 		return nil, own.lost(err)
