@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,8 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 		return conn, true, nil
 	}
 	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	first, reply, err := ask(conn)
+	asking := make(chan error, 1)
+	first, reply, err := ask(conn, asking)
 	if !late() {
 		err = ctx.Err()
 	}
@@ -40,18 +42,25 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 	case reply != isGRPC:
 		return conn, reply == isNative, reply.error(first)
 	}
-	a := &asked{Begun: Begun{Conn: conn, first: first}, preface: preface}
+	a := &asked{Begun: Begun{Conn: conn, first: first}, asking: asking, preface: preface}
 	if s, ok := conn.(syscall.Conn); ok {
 		return withReady(askedSocket{a, s}), false, nil
 	}
 	return a, false, nil
 }
 
-// ask asks which protocol conn's server speaks. first is what was read of the reply.
-func ask(conn net.Conn) (first []byte, r reply, err error) {
-	if _, err := io.WriteString(conn, wire.Question); err != nil {
-		return nil, unclearYet, err
-	}
+// ask asks which protocol conn's server speaks. first is what was read of the reply. asking gets the
+// result of writing the question, which may come later: an ordinary server can write its SETTINGS
+// first, and on a connection without a buffer, such as a net.Pipe, it then does not read before these
+// are read.
+func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
+	go func() {
+		_, err := io.WriteString(conn, wire.Question)
+		asking <- err
+		if err != nil {
+			_ = conn.SetReadDeadline(time.Unix(1, 0))
+		}
+	}()
 	// Both replies that let the connection go on decide with their first 9 bytes. What follows in
 	// nearcall's protocol is for the session, which may receive descriptors with it.
 	first = make([]byte, 0, frameHead)
@@ -59,6 +68,8 @@ func ask(conn net.Conn) (first []byte, r reply, err error) {
 		n, err := conn.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
 		switch r = replyOf(first); {
+		case r == isNative: // the server has read the question
+			return first, r, <-asking
 		case r != unclearYet:
 			return first, r, nil
 		case err == io.EOF, errors.Is(err, syscall.ECONNRESET):
@@ -68,6 +79,11 @@ func ask(conn net.Conn) (first []byte, r reply, err error) {
 			}
 			return first, r, fmt.Errorf("%w; if it expects TLS, use WithTransportCredentials", err)
 		case err != nil:
+			select {
+			case failed := <-asking:
+				err = cmp.Or(failed, err)
+			default:
+			}
 			return first, r, err
 		}
 	}
@@ -129,7 +145,8 @@ func (r reply) error(first []byte) error {
 // transport's SETTINGS follow those of the question.
 type asked struct {
 	Begun
-	preface string // what of the preface must still be dropped
+	asking  <-chan error // gets the result of writing the question; nil once it has come
+	preface string       // what of the preface must still be dropped
 }
 
 // NetConn returns the connection below, as NetConn of a *tls.Conn does.
@@ -137,6 +154,12 @@ func (a *asked) NetConn() net.Conn { return a.Conn }
 
 // Write implements [net.Conn].
 func (a *asked) Write(b []byte) (int, error) {
+	if a.asking != nil {
+		if err := <-a.asking; err != nil {
+			return 0, err
+		}
+		a.asking = nil
+	}
 	if a.preface == "" {
 		return a.Conn.Write(b)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,49 @@ func TestAClientOfGRPCGoesOnAfterTheQuestion(t *testing.T) {
 		if got := <-received; got != noSettings+"more" {
 			t.Errorf("in pieces of %d the server gets %q", size, got)
 		}
+	}
+}
+
+// TestAServerMayWriteBeforeItReads, as grpc-go's does, also where a write waits for its reader.
+func TestAServerMayWriteBeforeItReads(t *testing.T) {
+	const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x01\x00\x00"
+	near, far := net.Pipe()
+	received := make(chan string)
+	go func() {
+		_, _ = io.WriteString(far, settings)
+		all, _ := io.ReadAll(far)
+		received <- string(all)
+	}()
+	over, native, err := Ask(t.Context(), near, nil)
+	if err != nil || native {
+		t.Fatal(native, err)
+	}
+	read := make(chan string)
+	go func() {
+		b := make([]byte, len(settings))
+		_, _ = io.ReadFull(over, b)
+		read <- string(b)
+	}()
+	if _, err := io.WriteString(over, preface+noSettings); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != settings {
+		t.Errorf("the client reads %q, want %q", got, settings)
+	}
+	_ = over.Close()
+	if got := <-received; got != wire.Question+noSettings {
+		t.Errorf("the server gets %q", got)
+	}
+}
+
+// TestAQuestionThatCannotBeWritten fails with the reason.
+func TestAQuestionThatCannotBeWritten(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	_ = near.SetWriteDeadline(time.Unix(1, 0))
+	defer near.Close()
+	if _, _, err := Ask(t.Context(), near, nil); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
 	}
 }
 
@@ -190,6 +234,7 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"the server does not read": func(net.Conn) {},
 		"the server says nothing":  func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"the server answers and does not read": func(c net.Conn) { _, _ = io.WriteString(c, wire.Answer) },
 		"the server does not go on": func(c net.Conn) {
 			_, _ = io.ReadFull(c, make([]byte, len(wire.Question)))
 			_, _ = io.WriteString(c, wire.Answer[:8])
