@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"reflect"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -188,7 +189,7 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	o := s.sockets
 	o.RequireUpgrade = target.NeedsUpgrade
 	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
-	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path}
+	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path, Near: isBareTCP(lis)}
 	if s.opts.WebClients || target.Path != "" {
 		over.HTTP1 = s.web.Take
 	}
@@ -200,6 +201,25 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	}
 	over.Mixes = s.opts.WebClients && len(s.opts.GRPC) == 0 // net/http knows of no GRPCServerOptions
 	return over
+}
+
+// isBareTCP reports whether lis is a TCP listener of package net, or one of tls.NewListener over such
+// a listener. Any other may close the connections that it has accepted, and calls on a nearer path
+// would go on.
+func isBareTCP(lis net.Listener) bool {
+	if _, ok := lis.(*net.TCPListener); ok {
+		return true
+	}
+	v := reflect.Indirect(reflect.ValueOf(lis))
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() != "crypto/tls" {
+		return false
+	}
+	inner := v.FieldByName("Listener") // embedded, and so exported
+	if !inner.IsValid() {
+		return false
+	}
+	below, _ := inner.Interface().(net.Listener)
+	return isBareTCP(below)
 }
 
 // open adds lis to the listeners that Stop closes and waits for. It returns nil if the server was

@@ -422,6 +422,7 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 		path, why string
 	}{
 		"wrapped by the server": {serve: func(t *testing.T) string { return own(t, wrappingTCP{listenTCP(t)}) }, why: "offers nothing"},
+		"closed by its listener": {serve: func(t *testing.T) string { return own(t, closingTCP{listenTCP(t)}) }, why: "offers nothing"},
 		"wrapped by the client": {
 			serve: of(), why: "neither a TCP socket",
 			opts: []nearcall.DialOption{nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -497,6 +498,9 @@ func TestOtherServersAreNotConfusedByAClientThatAsks(t *testing.T) {
 		t.Errorf("without TLS the error is %v", err)
 	}
 }
+
+// A closingTCP stands for a listener that closes connections it has accepted.
+type closingTCP struct{ net.Listener }
 
 // wrappingTCP is a listener whose connections are more than a socket.
 type wrappingTCP struct{ net.Listener }

@@ -36,6 +36,9 @@ type Listener struct {
 	// protocols: its TLS handshake has offered HTTP/1.1, too.
 	Mixes bool
 
+	// Near says that clients on this host may move to a nearer path.
+	Near bool
+
 	mu      sync.Mutex
 	served  bool
 	cancel  context.CancelFunc    // ends waits for a handshake slot

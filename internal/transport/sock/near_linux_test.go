@@ -66,7 +66,7 @@ func serveNearOn(t *testing.T, wrap func(net.Listener) net.Listener) *nearServer
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Upgrade: sharedMemory()}}, make(chan link.Session, 100), make(chan error, 1)}
+	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Upgrade: sharedMemory()}, Near: true}, make(chan link.Session, 100), make(chan error, 1)}
 	go func() {
 		s.ended <- s.Sessions(func(session link.Session) link.Acceptor {
 			s.accepted <- session

@@ -44,7 +44,7 @@ type nearOffer struct {
 // or goes. It returns false if it has gone. conn is the connection below c's.
 func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (stays bool) {
 	tcp := bareTCP(conn, c.conn, l.Options.Creds)
-	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || l.Listener == nil || l.Options.Upgrade == nil {
+	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || !l.Near || l.Options.Upgrade == nil {
 		return true
 	}
 	near, far := endsOf(tcp)
