@@ -63,7 +63,7 @@ type attempt struct {
 	stats   *callStats       // nil without a stats handler
 	session link.Session     // nil before one is picked
 	peer    *link.Peer       // the session's
-	header  *link.CallHeader // nil before it is made
+	header  *link.CallHeader // nil before it is sent
 	stream  link.Stream
 
 	// What a picker has said.
@@ -162,17 +162,19 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 		}
 	}
 	a.peer = a.session.Peer()
-	if a.header == nil {
-		a.header = new(link.CallHeader)
-		if err := c.fillHeader(a.header, a, info); err != nil {
+	header := a.header
+	a.header = nil
+	if header == nil {
+		header = new(link.CallHeader)
+		if err := c.fillHeader(header, a, info); err != nil {
 			return false, err
 		}
 	}
 	var cancel context.CancelFunc
-	if a.peer.Local && !a.header.Deadline.IsZero() {
-		a.ctx, cancel = withTimer(a.ctx, a.header.Deadline)
+	if a.peer.Local && !header.Deadline.IsZero() {
+		a.ctx, cancel = withTimer(a.ctx, header.Deadline)
 	}
-	if a.stream, err = a.session.NewStream(a.ctx, a.header); err != nil {
+	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
 		if cancel != nil {
 			cancel()
 		}
@@ -184,7 +186,8 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 	if w := wait.WaiterOf(ctx); w != nil {
 		a.stream.SetWaiter(w)
 	}
-	a.stats.outHeader(a.header, a.peer)
+	a.header = header
+	a.stats.outHeader(header, a.peer)
 	return false, nil
 }
 

@@ -315,6 +315,9 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	}
 	if err != nil || u.Status != nil {
 		if why := ci.unaryFailure(u, req, err); why.failed() {
+			if !isUnprocessed(err) {
+				a.header = &u.CallHeader
+			}
 			return c.invokeStream(&ci, a, why, req, reply)
 		}
 	}

@@ -2,6 +2,7 @@ package targets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sort"
@@ -296,6 +297,14 @@ var balancerCases = []Case{
 		_, err = pb.NewTestServiceClient(client).UnaryCall(ctx, &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, 200)}})
 		c.Err("too large", err)
 		wait()
+		creds := grpc.PerRPCCredentials(brokenCreds{})
+		ctx, wait = done(c.ctx)
+		c.Unary("broken credentials", ctx, client, creds)
+		wait()
+		ctx, wait = done(c.ctx)
+		_, err = pb.NewTestServiceClient(client).FullDuplexCall(ctx, creds)
+		c.Err("stream, broken credentials", err)
+		wait()
 		load, _ := proto.Marshal(&v3orcapb.OrcaLoadReport{CpuUtilization: 0.5})
 		s[0].Trailer(metadata.Pairs("endpoint-load-metrics-bin", string(load)))
 		ctx, wait = done(c.ctx)
@@ -305,6 +314,19 @@ var balancerCases = []Case{
 		ctx, wait = done(c.ctx)
 		c.Unary("malformed load", ctx, client)
 		wait()
+	}},
+	{Name: "Done of attempts", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
+		client, _ := c.Balance(asking[:len(asking)-1]+retryUnavailable+"}", addresses(c.Fleet()...))
+		c.Unary("first call", c.ctx, client)
+		ch := make(chan balancer.DoneInfo, 2)
+		ctx := context.WithValue(c.with("fail-first", "1"), pickKey{}, pickFunc(func(_ balancer.PickInfo, sc balancer.SubConn) (balancer.PickResult, error) {
+			return balancer.PickResult{SubConn: sc, Done: func(d balancer.DoneInfo) { ch <- d }}, nil
+		}))
+		c.Unary("call", ctx, client)
+		for range 2 {
+			d := <-ch
+			c.Note("Done: %v, trailer %v, sent %v, received %v", status.Code(d.Err), trailerOf(d.Trailer), d.BytesSent, d.BytesReceived)
+		}
 	}},
 	{Name: "Done of a stream whose server stops", Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
@@ -648,6 +670,15 @@ func trailerOf(md metadata.MD) string {
 	sort.Strings(out)
 	return strings.Join(out, " ")
 }
+
+// brokenCreds have no metadata for calls.
+type brokenCreds struct{}
+
+func (brokenCreds) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, errors.New("there are no credentials")
+}
+
+func (brokenCreds) RequireTransportSecurity() bool { return false }
 
 // A bundle is what its fields say.
 type bundle struct {
