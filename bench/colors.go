@@ -17,10 +17,15 @@ var colors = map[string]Color{
 	"tcp":     {"#cf4a3f", "#f47067"}, // grpc-go's
 	"bufconn": {"#f0883e", "#ffb77c"}, // grpc-go's
 
-	"grpchan":    {"#1f2328", "#e6edf3"},
-	"drpc":       {"#d4a72c", "#d29922"},
-	"ttrpc":      {"#8250df", "#a371f7"},
-	"connect-go": {"#bf3989", "#db61a2"},
+	"grpchan": {"#1f2328", "#e6edf3"},
+	"drpc":    {"#d4a72c", "#d29922"},
+	"ttrpc":   {"#8250df", "#a371f7"},
+
+	"connect-nearcall":  {"#1b9e8f", "#2dd4bf"},
+	"connect-inprocess": {"#bf3989", "#db61a2"},
+	"connect-http2":     {"#bf3989", "#db61a2"}, // connect-inprocess's
+	"connect-http3":     {"#bf3989", "#db61a2"}, // connect-inprocess's
+	"connect-http1":     {"#e3a1c8", "#8c4a70"},
 
 	"direct":       {"#6e7781", "#9198a1"},
 	"direct-clone": {"#b6bec7", "#59626e"},

@@ -3,7 +3,7 @@ module github.com/nearcall/nearcall/bench
 go 1.26.0
 
 require (
-	connectrpc.com/connect v1.21.1
+	connectrpc.com/connect/v2 v2.0.2
 	github.com/cloudwego/shmipc-go v0.2.0
 	github.com/coder/websocket v1.8.14
 	github.com/containerd/ttrpc v1.2.10
@@ -11,6 +11,7 @@ require (
 	github.com/google/flatbuffers v25.12.19+incompatible
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
 	github.com/nearcall/nearcall v0.0.0
+	github.com/nearcall/nearcall/connect v0.0.0
 	github.com/nearcall/nearcall/quic v0.0.0
 	github.com/quic-go/quic-go v0.65.0
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.72.0
@@ -56,3 +57,5 @@ replace github.com/nearcall/nearcall => ../
 replace github.com/nearcall/nearcall/quic => ../quic
 
 replace github.com/nearcall/nearcall/flat => ../flat
+
+replace github.com/nearcall/nearcall/connect => ../connect

@@ -46,7 +46,7 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, progress bytes.Buffer
-	if err := run([]string{"-tables", "in-process", "-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
+	if err := run([]string{"-tables", "in-process", "-rows", "unary-32B$|bidi", "-rivals", "^nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
 		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg"), "-short", file("short")}, &out, &progress); err != nil {
 		t.Fatal(err)
 	}

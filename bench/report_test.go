@@ -122,7 +122,7 @@ func TestMarkdown(t *testing.T) {
 	cells := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	for _, want := range []string{
 		"2026-02-03; medians of 7 pairs of 120ms, beside 100 parked goroutines\n",
-		"| row | context | nearcall | nearcall-inline | nearcall-shared | grpchan | bufconn | tcp | direct | direct-clone |",
+		"| row | context | nearcall | nearcall-inline | nearcall-shared | connect-nearcall | connect-inprocess | grpchan | bufconn | tcp | direct | direct-clone |",
 		"| unary, 32 B | Background | 0.003 (3.7 ns) |",
 		"### unary, 1 MB, Background context (`unary-1MB`)",
 		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op |",
@@ -166,13 +166,13 @@ func TestMarkdownOfTwoProcesses(t *testing.T) {
 	for _, want := range []string{
 		"medians of 7 pairs of 120ms, beside 100 parked goroutines in each of two processes ",
 		"### Time of an operation over unix sockets, compared with grpc-go ",
-		"| row | context | nearcall | grpc-go | drpc | ttrpc | connect-go | raw | protobuf |",
+		"| row | context | nearcall | grpc-go | drpc | ttrpc | connect-nearcall | connect-http2 | connect-http1 | raw | protobuf |",
 		"| empty call | cancellable | 0.003 (3.7 ns) | 1.00 (4.3 ns) |",
 		"### Operations a second over unix sockets ",
 		"| empty call | cancellable | 270001728 | 234784111 |",
 		"### Processor time of an operation over unix sockets, both processes together ",
 		"| empty call | cancellable | 0.002 (7.4 ns) |",
-		"¹ ttrpc has no messages of more than 4 MB. ² nearcall and grpc-go alone carry FlatBuffers here. ³ raw has no streams. ⁴ protobuf has no streams. ⁵ ttrpc answers client streams with a unary reply, which needs special code. ⁶ raw has one caller. ⁷ protobuf has one caller. Times move",
+		"¹ ttrpc has no messages of more than 4 MB. ² nearcall and grpc-go alone carry FlatBuffers here. ³ raw has no streams. ⁴ protobuf has no streams. ⁵ ttrpc answers client streams with a unary reply, which needs special code. ⁶ connect-http1 has no streams both ways. ⁷ raw has one caller. ⁸ protobuf has one caller. Times move",
 		"- drpc: a connection has one call at a time",
 		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op | CPU ns/op | CPU ratio | op/s |",
 		"| nearcall | 3.7 | 0.003 | 4 | 5 | 6 | 1000000000 | 96 | 2 | 7.4 | 0.002 | 270001728 |",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 
+	"connectrpc.com/connect/v2/connectinprocess"
 	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -16,6 +17,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 	"github.com/nearcall/nearcall/bench/internal/blobs"
+	nearconnect "github.com/nearcall/nearcall/connect"
 )
 
 // A Rival is a way to make calls.
@@ -77,6 +79,8 @@ var inProcessRivals = []Rival{
 	{Name: "nearcall", Connect: overNearcall()},
 	{Name: "nearcall-inline", Connect: overNearcall(nearcall.HandlerPlacement(nearcall.Inline)), UnaryOnly: true}, // streams do not differ
 	{Name: "nearcall-shared", Connect: shared},
+	{Name: "connect-nearcall", Connect: connectOverNearcall, Note: connectNote + "."},
+	{Name: "connect-inprocess", Connect: connectInProcess, Note: "Connect v2's generated code over its package connectinprocess."},
 	{Name: "grpchan", Connect: overGrpchan},
 	{Name: "bufconn", Connect: overBufconn},
 	{Name: "tcp", Connect: overTCP},
@@ -106,6 +110,20 @@ func clientOf(s Services, srv *nearcall.Server, opts ...nearcall.DialOption) Con
 		_ = conn.Close()
 		srv.Stop()
 	})
+}
+
+func connectOverNearcall(s Services) (Conn, error) {
+	srv := nearcall.NewServer()
+	nearconnect.Register(srv, connectServer(s))
+	conn := srv.Client()
+	return connectConn(nearconnect.NewTransport(conn), func() {
+		_ = conn.Close()
+		srv.Stop()
+	}), nil
+}
+
+func connectInProcess(s Services) (Conn, error) {
+	return connectConn(connectinprocess.New(connectServer(s)), func() {}), nil
 }
 
 func overGrpchan(s Services) (Conn, error) {

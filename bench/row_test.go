@@ -26,7 +26,7 @@ import (
 // leaves nearcall, and NEARCALL_RIVALS=only the others. make test runs both: a rival that fails is
 // reported, and is no failure.
 func selected(name string) bool {
-	isOurs := strings.HasPrefix(name, "nearcall")
+	isOurs := strings.Contains(name, "nearcall")
 	switch os.Getenv("NEARCALL_RIVALS") {
 	case "none":
 		return isOurs
@@ -337,12 +337,12 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {
 			t.Errorf("rows are\n%s\nwant\n%s", got, want)
 		}
-		rivals := "nearcall, grpc-go, drpc, ttrpc, connect-go, raw, protobuf"
+		rivals := "nearcall, grpc-go, drpc, ttrpc, connect-nearcall, connect-http2, connect-http1, raw, protobuf"
 		switch table.Name {
 		case "ws":
-			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
+			rivals = "nearcall, nearcall-tcp, grpc-go, connect-http2, raw"
 		case "quic":
-			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
+			rivals = "nearcall, nearcall-tcp, grpc-go, connect-http3, raw"
 		case sharedMemory:
 			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, shmipc-go, watched-line, one-copy, two-copies, three-copies"
 		}

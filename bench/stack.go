@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net"
+	"net/http"
 )
 
 // A stack carries calls from one process to another.
@@ -18,17 +19,20 @@ type stack struct {
 // stacks are the stacks by the names of their rivals. On systems with shared memory init
 // functions add watched-line and shmipc-go.
 var stacks = map[string]stack{
-	"nearcall":   {serveNearcall, dialNearcall},
-	"grpc-go":    {serveGRPC, dialGRPC},
-	"drpc":       {serveDRPC, dialDRPC},
-	"ttrpc":      {serveTTRPC, dialTTRPC},
-	"connect-go": {serveConnect, dialConnect},
-	"raw":        {serveRaw, dialRaw},
-	"protobuf":   {serveProtobuf, dialProtobuf},
+	"nearcall": {serveNearcall, dialNearcall},
+	"grpc-go":  {serveGRPC, dialGRPC},
+	"drpc":     {serveDRPC, dialDRPC},
+	"ttrpc":    {serveTTRPC, dialTTRPC},
+	"raw":      {serveRaw, dialRaw},
+	"protobuf": {serveProtobuf, dialProtobuf},
+
+	"connect-nearcall": {serveConnectNearcall, dialConnectNearcall},
+	"connect-http1":    overHTTP((*http.Protocols).SetHTTP1),
+	"connect-http2":    overHTTP((*http.Protocols).SetUnencryptedHTTP2),
+	"connect-http3":    {serveHTTP3, dialHTTP3},
 
 	"raw-websocket": {serveRawWebSocket, dialRawWebSocket},
 	"raw-quic":      {serveRawQUIC, dialRawQUIC},
-	"connect-http3": {serveHTTP3, dialHTTP3},
 }
 
 // maxMessage is the message size limit of stacks that let servers and clients set one. It
@@ -36,7 +40,9 @@ var stacks = map[string]stack{
 const maxMessage = 16 << 20
 
 const (
+	http2Note    = "Connect v2's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."
 	rawNote      = "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes."
+	connectNote  = "Connect v2's generated code over nearcall, with nearconnect"
 	protobufNote = "raw, with the messages encoded and decoded by both sides: the least that a call with copies takes where both block in reading."
 )
 
@@ -50,7 +56,11 @@ func peerRivals(setup peerSetup) []Rival {
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
 			{func(r Row) bool { return r.Kind.Name == ClientStream.Name }, "ttrpc answers client streams with a unary reply, which needs special code"},
 		}},
-		{Name: "connect-go", Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
+		{Name: "connect-nearcall", Note: connectNote + "."},
+		{Name: "connect-http2", Note: http2Note},
+		{Name: "connect-http1", Note: "the same over HTTP/1.1. A connection has one call at a time; rows with several callers keep one for each.", Without: []Absence{
+			{func(r Row) bool { return r.Kind.Name == BidiEcho.Name }, "connect-http1 has no streams both ways"},
+		}},
 		{Name: "raw", Limit: true, Note: rawNote, Without: withoutCalls("raw")},
 		{Name: "protobuf", Limit: true, Note: protobufNote, Without: withoutCalls("protobuf")},
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync"
 
+	"connectrpc.com/connect/v2/connecthttp"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 	"google.golang.org/grpc"
@@ -31,7 +32,7 @@ func quicRivals(parked int) []Rival {
 		{Name: "nearcall", Dial: over("nearcall", quicNetwork), Flat: true, Note: "over quic:HOST:PORT."},
 		{Name: "nearcall-tcp", Dial: over("nearcall", tlsNetwork), Flat: true, Note: "over tcp:HOST:PORT with TLS."},
 		{Name: "grpc-go", Dial: over("grpc-go", tlsNetwork), Flat: true, Note: "over TCP with TLS."},
-		{Name: "connect-go", Dial: over("connect-http3", quicNetwork), Note: "Connect's own protocol, over HTTP/3 of github.com/quic-go/quic-go/http3; compression is off, as it is elsewhere."},
+		{Name: "connect-http3", Dial: over("connect-http3", quicNetwork), Note: "Connect v2's own protocol, over HTTP/3 of github.com/quic-go/quic-go/http3; compression is off, as it is elsewhere."},
 		{
 			Name: "raw", Limit: true, Dial: over("raw-quic", quicNetwork),
 			Note: "no RPC: as many bytes there and back on a stream of github.com/quic-go/quic-go, after their length in four bytes. " +
@@ -54,7 +55,7 @@ func serveHTTP3(_, address string, s Services) (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	srv := &http3.Server{Handler: connectHandler(s), TLSConfig: http3.ConfigureTLSConfig(config)}
+	srv := &http3.Server{Handler: connectMux(s), TLSConfig: http3.ConfigureTLSConfig(config)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -73,8 +74,7 @@ func dialHTTP3(_, address string, _ Row) (Conn, error) {
 		return Conn{}, err
 	}
 	transport := &http3.Transport{TLSClientConfig: config}
-	c := newConnectClient(&http.Client{Transport: transport}, "https://"+address)
-	return Conn{Test: c, Records: c, Close: func() { _ = transport.Close() }}, nil
+	return connectConn(connecthttp.NewTransport(&http.Client{Transport: transport}, "https://"+address, connectOptions...), func() { _ = transport.Close() }), nil
 }
 
 // rawALPN is the application protocol of raw over QUIC.

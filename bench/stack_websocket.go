@@ -24,8 +24,8 @@ func webSocketRivals(parked int) []Rival {
 	return []Rival{
 		{Name: "nearcall", Dial: over("nearcall", webNetwork), Flat: true, Note: "over ws://HOST:PORT/."},
 		{Name: "nearcall-tcp", Dial: over("nearcall", "tcp"), Flat: true, Note: "over tcp:HOST:PORT, without WebSocket."},
-		{Name: "grpc-go", Dial: over("grpc-go", "tcp"), Flat: true, Note: "over TCP, as connect-go is."},
-		{Name: "connect-go", Dial: over("connect-go", "tcp"), Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
+		{Name: "grpc-go", Dial: over("grpc-go", "tcp"), Flat: true, Note: "over TCP, as connect-http2 is."},
+		{Name: "connect-http2", Dial: over("connect-http2", "tcp"), Note: http2Note},
 		{Name: "raw", Limit: true, Dial: over("raw-websocket", "tcp"), Note: "no RPC: as many bytes there and back in one message of a WebSocket, by github.com/coder/websocket.", Without: withoutCalls("raw")},
 	}
 }

@@ -27,7 +27,7 @@ func onEachPath(t *testing.T, test func(t *testing.T, path string)) {
 }
 
 // connectTo starts srv on a path and returns a connection to it.
-func connectTo(t *testing.T, path string, srv *nearcall.Server, opts ...nearcall.DialOption) *nearcall.ClientConn {
+func connectTo(t testing.TB, path string, srv *nearcall.Server, opts ...nearcall.DialOption) *nearcall.ClientConn {
 	t.Helper()
 	t.Cleanup(srv.Stop)
 	var conn *nearcall.ClientConn
