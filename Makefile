@@ -324,9 +324,9 @@ WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 # Node and the other tools are in web/node_modules, where npm installs them. WEB_TESTS=test:chromium
 # leaves out the tests in Node, which make test runs.
 WEB_TESTS ?= test
-.PHONY: web web-bench web-board web-tools chromium web-generate
+.PHONY: web web-bench web-pages web-tools chromium web-generate
 web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
-	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm run -s $(WEB_TESTS)
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s pages -- --check && npm run -s package && npm run -s $(WEB_TESTS)
 
 # make test runs this, and says so if it cannot.
 NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not get what the tests need ****\n'
@@ -340,8 +340,8 @@ web-node: ## the TypeScript package's tests in Node alone
 web-bench: web-tools ## @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s bench -- $(WEB_BENCH)
 
-web-board: web-tools ## build the page of examples/board again
-	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s board
+web-pages: web-tools ## build the scripts of the pages of examples/board and examples/connect again
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s pages
 
 web-tools:
 	@cmp -s web/package-lock.json web/node_modules/.installed || { cd web && npm install --no-save --no-audit --no-fund && cp package-lock.json node_modules/.installed; }
@@ -433,6 +433,7 @@ lines: ## lines per package, comments included and generated code left out
 web-generate: web-tools ## make the generated code of web again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
 		buf generate ../examples/board/boardpb --template buf.board.gen.yaml && \
+		buf generate ../examples/connect/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
 		protos=$$(cd ../interop/connect && $(GO) mod download connectrpc.com/conformance && $(GO) list -m -f '{{.Dir}}' connectrpc.com/conformance)/proto && \
 		buf build "$$protos" --exclude-source-info -o -#format=binpb | \
 			buf generate -#format=binpb --template buf.conformance.gen.yaml \
@@ -448,7 +449,8 @@ generate: ## make the generated code again
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
-	protoc --connect-go_out=examples/connect --connect-go_opt=module=github.com/nearcall/nearcall/examples/quickstart/greetpb examples/quickstart/greetpb/greet.proto
+	cd examples/connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+		--connect-go_out=. --connect-go_opt=paths=source_relative greetpb/greet.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
 	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 

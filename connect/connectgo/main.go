@@ -46,7 +46,7 @@ var table string
 
 var (
 	packages = []string{"connectinprocess", "connecthttp"}
-	allKinds = []string{"inproc", "shm", "unix", "tcp", "ws"}
+	allKinds = []string{"inproc", "shm", "unix", "tcp", "ws", "quic"}
 )
 
 const connectPath = "connectrpc.com/connect/v2"
@@ -296,7 +296,8 @@ func convert(ctx context.Context) (string, error) {
 	const nearcall = "github.com/nearcall/nearcall"
 	for _, args := range [][]string{
 		{"mod", "edit", "-require=" + nearcall + "@v0.0.0", "-replace=" + nearcall + "=" + filepath.Dir(here),
-			"-require=" + nearcall + "/connect@v0.0.0", "-replace=" + nearcall + "/connect=" + here},
+			"-require=" + nearcall + "/connect@v0.0.0", "-replace=" + nearcall + "/connect=" + here,
+			"-require=" + nearcall + "/quic@v0.0.0", "-replace=" + nearcall + "/quic=" + filepath.Join(here, "..", "quic")},
 		{"mod", "tidy"},
 	} {
 		if _, err := command(ctx, dir, nil, "go", args...); err != nil {

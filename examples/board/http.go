@@ -9,7 +9,7 @@ import (
 	pb "github.com/nearcall/nearcall/examples/board/boardpb"
 )
 
-// The page. `make web` builds board.js from web/board.
+// The page. make web-pages builds board.js from web/board.
 //
 //go:embed assets
 var assets embed.FS

@@ -4,29 +4,33 @@
 //	go run . connect    calls it with Connect's generated code, over the socket
 //	go run . grpc       calls it with gRPC's generated code, over the socket
 //
-// While it serves, http://localhost:8080 is a page that calls it, and so does curl:
+// While it serves, http://localhost:8080 is a page that calls it with clients of connect-es: over a
+// WebSocket with @nearcall/web, streams both ways, and over HTTP with connect-web. Its script is in
+// web/greeter, and make web-pages builds page.js from it. curl calls the server, too:
 //
-//	curl --json '{"name": "curl"}' http://localhost:8080/greet.Greeter/Greet
+//	curl --json '{"name": "curl"}' http://localhost:8080/greet.v1.Greeter/Greet
 package main
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"connectrpc.com/connect/v2"
 	"google.golang.org/grpc/reflection"
 
 	"github.com/nearcall/nearcall"
 	nearconnect "github.com/nearcall/nearcall/connect"
-	"github.com/nearcall/nearcall/examples/connect/greetpbconnect"
-	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
+	pb "github.com/nearcall/nearcall/examples/connect/greetpb"
+	"github.com/nearcall/nearcall/examples/connect/greetpb/greetpbconnect"
 )
 
 var (
@@ -61,13 +65,39 @@ type greeter struct {
 
 func (greeter) Greet(ctx context.Context, req *pb.GreetRequest) (*pb.GreetReply, error) {
 	if req.GetName() == "" {
-		return nil, connect.NewError(connect.CodeInvalidArgument, "who are you?")
+		return nil, errNameless
 	}
 	return &pb.GreetReply{Text: "Hello, " + req.GetName()}, nil
 }
 
-//go:embed page.html
-var page []byte
+func (greeter) Meet(_ context.Context, stream greetpbconnect.GreeterMeetServerStream) error {
+	var guests []string
+	for {
+		req, err := stream.Receive()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if req.GetName() == "" {
+			return errNameless
+		}
+		text := "Hello, " + req.GetName()
+		if len(guests) > 0 {
+			text += ", meet " + strings.Join(guests, " and ")
+		}
+		if err := stream.Send(&pb.GreetReply{Text: text}); err != nil {
+			return err
+		}
+		guests = append(guests, req.GetName())
+	}
+}
+
+var errNameless = connect.NewError(connect.CodeInvalidArgument, "who are you?")
+
+//go:embed page.html page.js
+var page embed.FS
 
 // serve serves until one of the listeners fails.
 func serve() error {
@@ -86,8 +116,10 @@ func serve() error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/greet.Greeter/", srv)
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
+	mux.Handle("/"+greetpbconnect.GreeterName+"/", srv)
+	mux.Handle("/calls", srv) // WebSockets
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, "page.html") })
+	mux.Handle("/page.js", http.FileServerFS(page))
 	fmt.Printf("serving at unix:%s and http://%s\n", *socket, web.Addr())
 	failed := make(chan error, 2)
 	go func() { failed <- http.Serve(web, mux) }()

@@ -67,15 +67,15 @@ func TestTheProgramRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	page, err := io.ReadAll(resp.Body)
-	if err != nil || !bytes.Contains(page, []byte(`fetch("/greet.Greeter/Greet"`)) {
+	if err != nil || !bytes.Contains(page, []byte(`src="page.js"`)) {
 		t.Errorf("the page is %q, and the error %v", page, err)
 	}
 	_ = resp.Body.Close()
-	for request, want := range map[string]string{ // as the page and curl do
-		`{"name": "page"}`: `{"text":"Hello, page"}`,
+	for request, want := range map[string]string{ // as curl does
+		`{"name": "curl"}`: `{"text":"Hello, curl"}`,
 		`{}`:               `{"code":"invalid_argument","message":"who are you?"}`,
 	} {
-		resp, err := http.Post(url+"/greet.Greeter/Greet", "application/json", strings.NewReader(request))
+		resp, err := http.Post(url+"/greet.v1.Greeter/Greet", "application/json", strings.NewReader(request))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,56 +1,11 @@
 // The drawing board of examples/board, in two pages of Chromium and a Go program.
 
 import assert from "node:assert/strict";
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdtempSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import type { Browser, Page } from "puppeteer-core";
 import { chromium, launch } from "./browser.ts";
+import { Program, type Running } from "./program.ts";
 import { until } from "./suite.ts";
-
-/** The program of the board, as one builds it. */
-class Program {
-  readonly path = join(mkdtempSync(join(tmpdir(), "nearcall-board-")), "board");
-
-  constructor() {
-    execFileSync("go", ["build", "-o", this.path, "./examples/board"], {
-      cwd: new URL("../..", import.meta.url),
-      stdio: ["ignore", "inherit", "inherit"],
-    });
-  }
-
-  start(...flags: string[]): Running {
-    return new Running(spawn(this.path, flags, { stdio: ["ignore", "pipe", "inherit"] }));
-  }
-}
-
-class Running {
-  text = ""; // what it has printed
-  readonly #child: ChildProcess;
-  readonly #ended: Promise<unknown>;
-
-  constructor(child: ChildProcess) {
-    this.#child = child;
-    this.#ended = new Promise((resolve) => child.on("exit", resolve));
-    child.stdout?.on("data", (b) => {
-      this.text += b;
-    });
-  }
-
-  /** Waits until it has printed what re matches. */
-  async says(re: RegExp): Promise<string[]> {
-    await until(`the program says ${re}`, () => re.test(this.text));
-    return re.exec(this.text) as string[];
-  }
-
-  /** Stops it as Ctrl-C does, and returns its exit code. */
-  async stop(): Promise<unknown> {
-    this.#child.kill("SIGINT");
-    return this.#ended;
-  }
-}
 
 /** Draws a line on a page with the mouse, through places on the board. */
 async function draw(page: Page, ...places: [number, number][]): Promise<void> {
@@ -105,7 +60,7 @@ describe("the drawing board", { skip: chromium ? false : "Chromium is not instal
     until(what, async () => (await Promise.all(pages.map(is))).every((v) => v));
 
   before(async () => {
-    program = new Program();
+    program = new Program("board");
     server = program.start("-listen", "127.0.0.1:0");
     address = (await server.says(/http:\/\/(\S+)/))[1] as string;
     browser = await launch({ networkEnabled: false }); // or reports of requests would slow down those that the page measures

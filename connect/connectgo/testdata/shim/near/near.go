@@ -2,7 +2,10 @@
 package near
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,6 +13,7 @@ import (
 	"connectrpc.com/connect/v2"
 	"github.com/nearcall/nearcall"
 	nearconnect "github.com/nearcall/nearcall/connect"
+	_ "github.com/nearcall/nearcall/quic"
 	"google.golang.org/grpc"
 )
 
@@ -27,16 +31,26 @@ var Say = sync.OnceFunc(func() { fmt.Println("NEARCALL") })
 // Serve serves server until the test ends, and returns a connection to it.
 func Serve(t TB, server *connect.Server, opts ...nearcall.ServerOption) *nearcall.ClientConn {
 	t.Helper()
+	kind := os.Getenv("NEARCALL_KIND")
+	var dial []nearcall.DialOption
+	switch kind {
+	case "unix":
+		dial = append(dial, nearcall.WithMaxSharedMemory(0))
+	case "quic":
+		site := httptest.NewTLSServer(nil) // for its certificate
+		opts = append(opts, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: site.TLS.Certificates})))
+		dial = append(dial, nearcall.WithTransportCredentials(nearcall.NewTLS(site.Client().Transport.(*http.Transport).TLSClientConfig)))
+		site.Close()
+	}
 	srv := nearcall.NewServer(append(opts, nearcall.UnknownServiceHandler(nearconnect.UnknownHandler(server)))...)
 	nearconnect.Register(srv, server)
 	t.Cleanup(srv.Stop)
-	kind := os.Getenv("NEARCALL_KIND")
 	if kind == "inproc" {
 		conn := srv.Client()
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
-	target := map[string]string{"tcp": "tcp:127.0.0.1:0", "ws": "ws://127.0.0.1:0/calls"}[kind]
+	target := map[string]string{"tcp": "tcp:127.0.0.1:0", "ws": "ws://127.0.0.1:0/calls", "quic": "quic:127.0.0.1:0"}[kind]
 	if target == "" {
 		dir, err := os.MkdirTemp("", "near")
 		if err != nil {
@@ -57,10 +71,6 @@ func Serve(t TB, server *connect.Server, opts ...nearcall.ServerOption) *nearcal
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	var dial []nearcall.DialOption
-	if kind == "unix" {
-		dial = append(dial, nearcall.WithMaxSharedMemory(0))
-	}
 	conn, err := nearcall.NewClient(lis.Target(), dial...)
 	if err != nil {
 		t.Fatal(err)
