@@ -421,7 +421,7 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 		opts      []nearcall.DialOption
 		path, why string
 	}{
-		"wrapped by the server": {serve: func(t *testing.T) string { return own(t, wrappingTCP{listenTCP(t)}) }, why: "offers nothing"},
+		"wrapped by the server":  {serve: func(t *testing.T) string { return own(t, wrappingTCP{listenTCP(t)}) }, why: "offers nothing"},
 		"closed by its listener": {serve: func(t *testing.T) string { return own(t, closingTCP{listenTCP(t)}) }, why: "offers nothing"},
 		"wrapped by the client": {
 			serve: of(), why: "neither a TCP socket",

@@ -232,8 +232,8 @@ func TestAServerThatResetsTheConnectionSaysNothing(t *testing.T) {
 // TestAskEndsWithItsContext, whatever it waits for.
 func TestAskEndsWithItsContext(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
-		"the server does not read": func(net.Conn) {},
-		"the server says nothing":  func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"the server does not read":             func(net.Conn) {},
+		"the server says nothing":              func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
 		"the server answers and does not read": func(c net.Conn) { _, _ = io.WriteString(c, wire.Answer) },
 		"the server does not go on": func(c net.Conn) {
 			_, _ = io.ReadFull(c, make([]byte, len(wire.Question)))
