@@ -184,14 +184,9 @@ endef
 proxies-tools:
 	$(call services,nginx caddy,nginx caddy)
 
-# interop/connect/known-failing.txt says which tests fail, and why, and known-flaky.txt which may.
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, of a server with gRPC's code and of one of Connect v2, in seconds once they are built
-	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
-		for server in ../../bin/conformanceserver '../../bin/conformanceserver -connect'; do \
-			$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --known-flaky @known-flaky.txt \
-			--mode server -- $$server || exit 1; \
-		done
+connect-conformance: ## Connect's conformance tests: of servers over HTTP/1.1 and HTTP/2, and of Connect v2's clients over HTTP/2, TCP and shared memory, in a minute
+	cd interop/connect && GO='$(GO)' ./conformance.sh
 
 # The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
 # HTTP. So the run with its second server, of grpc-go, would be the same again.

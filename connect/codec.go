@@ -12,8 +12,8 @@ import (
 
 // Codec returns c as a codec of gRPC. A client passes it to [NewTransport] with
 // [google.golang.org/grpc.ForceCodecV2]. A server registers it with
-// [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already. c's
-// methods get context.Background.
+// [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already, but not for
+// clients that speak gRPC over HTTP/2. c's methods get context.Background.
 func Codec(c connect.Codec) encoding.CodecV2 { return codec{c} }
 
 type codec struct{ connect.Codec }

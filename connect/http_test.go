@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -151,6 +152,7 @@ func TestOrdinaryConnectionsOfGRPC(t *testing.T) {
 				t.Errorf("the header has the key %s", key)
 			}
 		}
+		info.ResponseHeader().Set("Encoding", info.RequestEncoding)
 		return m, nil
 	}})
 	srv := grpc.NewServer()
@@ -177,6 +179,12 @@ func TestOrdinaryConnectionsOfGRPC(t *testing.T) {
 		t.Error(err)
 	}
 	wantText(t, "the protocol", info.Protocol, "grpc")
+	wantText(t, "the handler's encoding", info.ResponseHeader().Get("Encoding"), "identity")
+	ctx, info = connect.NewClientContext(t.Context())
+	if _, err := clientOf(real, grpc.UseCompressor(gzip.Name)).Unary(ctx, &echopb.Message{}); err != nil {
+		t.Error(err)
+	}
+	wantText(t, "the handler's encoding", info.ResponseHeader().Get("Encoding"), "gzip")
 	_ = real.Close()
 	srv.Stop()
 	if err := <-served; err != nil {

@@ -30,7 +30,10 @@ func (p *procedure) describe(ctx context.Context, info *connect.CallInfo) {
 	} else {
 		sent, _ = metadata.FromIncomingContext(ctx)
 		info.Protocol, subtype = connect.ProtocolNameGRPC, link.Subtype(first(sent["content-type"]))
-		encoding, remote = first(sent["grpc-encoding"]), true
+		if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
+			encoding = s.RecvCompress() // grpc-go keeps it out of the metadata
+		}
+		remote = true
 	}
 	fromMetadata(info.RequestHeader(), sent)
 	if info.Codec = subtype; subtype == "" {

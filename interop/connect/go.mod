@@ -18,7 +18,7 @@ require (
 	buf.build/go/protoyaml v0.7.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
 	connectrpc.com/conformance v1.0.7 // indirect
-	connectrpc.com/connect/v2 v2.0.2 // indirect
+	connectrpc.com/connect/v2 v2.0.2
 	github.com/andybalholm/brotli v1.2.6 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/cenkalti/backoff/v4 v4.1.1 // indirect

@@ -5,23 +5,23 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"flag"
-	"io"
 	"log"
 	"net"
 	"os"
 
+	"connectrpc.com/connect/v2"
 	"google.golang.org/grpc/credentials"
 	_ "google.golang.org/grpc/encoding/gzip"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
 	nearconnect "github.com/nearcall/nearcall/connect"
 	pb "github.com/nearcall/nearcall/interop/connect/conformancepb"
+	"github.com/nearcall/nearcall/interop/connect/internal/delimited"
 )
 
 var connectServer = flag.Bool("connect", false, "register the service with a server of Connect v2, and that with nearcall's")
@@ -36,7 +36,7 @@ func main() {
 
 func run() error {
 	var req pb.ServerCompatRequest
-	if err := read(os.Stdin, &req); err != nil {
+	if err := delimited.Read(os.Stdin, &req); err != nil {
 		return err
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,16 +58,27 @@ func run() error {
 	if *connectServer {
 		var services nearconnect.Services
 		pb.RegisterConformanceServiceServer(&services, service{})
-		nearconnect.Register(srv, nearconnect.NewServer(&services))
+		nearconnect.Register(srv, nearconnect.NewServer(&services, tellEncoding))
 	} else {
 		pb.RegisterConformanceServiceServer(srv, service{})
 	}
 	address := lis.Addr().(*net.TCPAddr)
 	resp := &pb.ServerCompatResponse{Host: address.IP.String(), Port: uint32(address.Port), PemCert: req.GetServerCreds().GetCert()}
-	if err := write(os.Stdout, resp); err != nil {
+	if err := delimited.Write(os.Stdout, resp); err != nil {
 		return err
 	}
 	return srv.Serve(lis) // until connectconformance ends the process
+}
+
+// tellEncoding tells conformanceclient, in the header, how the request has come: the suites cannot see it.
+func tellEncoding(next connect.ServerFunc) connect.ServerFunc {
+	return func(ctx context.Context, spec connect.Spec, s connect.ServerStream) error {
+		if info, ok := connect.CallInfoForServerContext(ctx); ok {
+			info.ResponseHeader().Set("X-Request-Codec", info.Codec)
+			info.ResponseHeader().Set("X-Request-Encoding", info.RequestEncoding)
+		}
+		return next(ctx, spec, s)
+	}
 }
 
 func credentialsOf(req *pb.ServerCompatRequest) (credentials.TransportCredentials, error) {
@@ -84,27 +95,4 @@ func credentialsOf(req *pb.ServerCompatRequest) (credentials.TransportCredential
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return nearcall.NewTLS(config), nil
-}
-
-// read reads a message behind its length.
-func read(r io.Reader, m proto.Message) error {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return err
-	}
-	b := make([]byte, binary.BigEndian.Uint32(size[:]))
-	if _, err := io.ReadFull(r, b); err != nil {
-		return err
-	}
-	return proto.Unmarshal(b, m)
-}
-
-// write writes a message behind its length.
-func write(w io.Writer, m proto.Message) error {
-	b, err := proto.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
-	return err
 }
