@@ -32,8 +32,8 @@ type Options struct {
 	// 64 KiB.
 	Window int
 
-	// MaxFragment is the most of a message that one frame carries, in bytes. Zero means 1000. A
-	// frame of a message that is a hundred times as large carries a hundredth of it at most.
+	// MaxFragment is the most of a message that one frame carries, in bytes. Zero means 1000. If a
+	// hundredth of what is left of a message is more, that is the most.
 	MaxFragment int
 }
 

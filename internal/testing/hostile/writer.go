@@ -99,7 +99,7 @@ func (st *stream) nextFragment() frame {
 		f.md = it.md
 	case kindData:
 		f.data = it.data
-		if most := max(s.pipe.opts.MaxFragment, len(it.data)/100); len(it.data) > 0 { // large messages have no more than some hundred frames
+		if most := max(s.pipe.opts.MaxFragment, len(it.data)/100); len(it.data) > 0 { // so that a large message has only some hundred frames
 			f.data = it.data[:min(1+s.pipe.writeRand.IntN(most), len(it.data))]
 		}
 		if it.data = it.data[len(f.data):]; len(it.data) > 0 {
