@@ -3,6 +3,7 @@ package targets
 import (
 	"context"
 	"fmt"
+	"io"
 	"sort"
 	"strings"
 	"sync"
@@ -48,6 +49,9 @@ func (c *C) TryDial(target string, o Options) (Client, error) {
 
 // Balance returns a client of the servers with these addresses, and their resolver.
 func (c *C) Balance(config string, addresses []resolver.Address, edit ...func(*Options)) (Client, *Source) {
+	if len(addresses) > 1 && (config == "" || strings.Contains(config, "pick_first")) {
+		c.Lasting(0) // pick_first tries the next address after 250 ms
+	}
 	r := c.Source("own")
 	r.Set(resolver.State{Addresses: addresses})
 	o := Options{Resolvers: []resolver.Builder{r}, ServiceConfig: config}
@@ -138,6 +142,9 @@ func (c *C) Ping(label string, s grpc.BidiStreamingClient[pb.StreamingOutputCall
 	err := s.Send(&pb.StreamingOutputCallRequest{})
 	m, end := s.Recv()
 	if end != nil {
+		if err == io.EOF { // the stream had ended before Send, not after it
+			err = nil
+		}
 		c.Note("%s: send %s, end %s", label, describe(err), describe(end))
 		return
 	}

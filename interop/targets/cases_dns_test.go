@@ -79,7 +79,7 @@ var dnsCases = []Case{
 		d := c.NameServer()
 		client := c.Dial("dns://"+d.Addr+"/svc.test:"+port, Options{})
 		c.Unary("fail fast", c.ctx, client)
-		c.Note("state %v", client.GetState())
+		c.Await(client, connectivity.TransientFailure)
 		c.Unary("wait", c.Timeout(20*time.Millisecond), client, grpc.WaitForReady(true))
 		d.Set("svc.test", ips...)
 		// It is asked again after a backoff.
@@ -107,7 +107,7 @@ var dnsCases = []Case{
 		d.Set("svc.test")
 		client := c.Dial("dns://"+d.Addr+"/svc.test:80", Options{})
 		c.Unary("fail fast", c.ctx, client)
-		c.Note("state %v", client.GetState())
+		c.Await(client, connectivity.TransientFailure)
 	}},
 	{Name: "a name whose addresses change", Sizes: []int{3}, Plain: true, Run: func(c *C) {
 		s, ips, port := c.samePort()

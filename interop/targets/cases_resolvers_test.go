@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
 )
 
 func TestResolvers(t *testing.T) { run(t, resolverCases) }
@@ -84,7 +86,7 @@ var resolverCases = []Case{
 		dead := c.refused("dead").Addr
 		client := c.Dial("passthrough:///"+dead, Options{Backoff: never, Creds: c.clientCreds()})
 		c.Unary("refused", c.ctx, client)
-		c.Note("state %v", client.GetState())
+		c.Await(client, connectivity.TransientFailure)
 		for _, target := range []string{"passthrough:///", "passthrough:///no-port", "passthrough:" + dead} {
 			client, err := c.TryDial(target, Options{Backoff: never})
 			c.Err("dial "+target, err)
@@ -153,11 +155,11 @@ var resolverCases = []Case{
 		for _, p := range []string{pickFirst, roundRobin} {
 			client, r := c.Balance(p, nil)
 			c.Unary("fail fast", c.ctx, client)
-			c.Note("state %v", client.GetState())
+			c.Await(client, connectivity.TransientFailure)
 			c.Unary("wait", c.Timeout(50*time.Millisecond), client, grpc.WaitForReady(true))
 			r.Addresses(addresses(s...)...)
 			c.Unary("addresses came", c.ctx, client, grpc.WaitForReady(true))
-			c.Note("state %v", client.GetState())
+			c.Await(client, connectivity.Ready)
 		}
 	}},
 	{Name: "empty list later", Run: func(c *C) {
@@ -167,7 +169,7 @@ var resolverCases = []Case{
 			c.Settle(client, map[string]int{pickFirst: 1, roundRobin: c.Size}[p])
 			r.Addresses()
 			c.Unary("no addresses", c.ctx, client)
-			c.Note("state %v", client.GetState())
+			c.Await(client, connectivity.TransientFailure)
 			c.Until("connections end", func() bool {
 				for _, s := range s {
 					if s.conns.Load() > 0 {
@@ -191,7 +193,7 @@ var resolverCases = []Case{
 			r.Report(errIll)
 			c.Unary("fail fast", c.ctx, client)
 			c.Unary("wait", c.Timeout(50*time.Millisecond), client, grpc.WaitForReady(true))
-			c.Note("state %v", client.GetState())
+			c.Await(client, connectivity.TransientFailure)
 			r.Addresses(addresses(s...)...)
 			c.Unary("result", c.ctx, client, grpc.WaitForReady(true))
 		}
@@ -218,13 +220,24 @@ var resolverCases = []Case{
 		dead := c.refused("dead")
 		for _, p := range []string{pickFirst, roundRobin} {
 			client, r := c.Balance(p, []resolver.Address{dead}, func(o *Options) { o.Backoff = never })
+			// ReportError returns before the policy hears the error.
+			report := func(message string) {
+				r.Report(errIll)
+				c.Until("calls fail with "+message, func() bool {
+					_, err := unary(c.ctx, client)
+					return strings.Contains(status.Convert(err).Message(), message)
+				})
+				c.Unary("error", c.ctx, client)
+			}
 			c.Unary("refused", c.ctx, client)
-			r.Report(errIll)
-			c.Unary("error", c.ctx, client)
+			report(errIll.Error())
 			r.Addresses()
 			c.Unary("empty", c.ctx, client)
-			r.Report(errIll)
-			c.Unary("error", c.ctx, client)
+			if p == pickFirst {
+				report(errIll.Error())
+			} else {
+				report("no children") // nobody is left who keeps the error
+			}
 		}
 	}},
 	{Name: "Build fails", Sizes: []int{1}, Run: func(c *C) {
@@ -232,7 +245,7 @@ var resolverCases = []Case{
 		r.Fail(errIll)
 		client := c.Dial("own:///svc", Options{Resolvers: []resolver.Builder{r}})
 		c.Unary("call", c.ctx, client)
-		c.Note("state %v", client.GetState())
+		c.Await(client, connectivity.TransientFailure)
 		c.Unary("wait", c.Timeout(50*time.Millisecond), client, grpc.WaitForReady(true))
 		c.Stream("stream", c.ctx, client)
 		client.Connect()

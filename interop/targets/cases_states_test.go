@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
@@ -101,7 +102,7 @@ var stateCases = []Case{
 					_, err := pb.NewTestServiceClient(client).FullDuplexCall(c.Timeout(50*time.Millisecond), grpc.WaitForReady(wait))
 					c.Err(fmt.Sprint(state, ", stream, wait ", wait), err)
 					ctx, cancel := context.WithCancel(c.ctx)
-					time.AfterFunc(10*time.Millisecond, cancel)
+					time.AfterFunc(c.Lasting(10*time.Millisecond), cancel)
 					_, err = unary(ctx, client, grpc.WaitForReady(wait))
 					if state != "READY" {
 						c.Err(fmt.Sprint(state, ", cancelled, wait ", wait), err)
@@ -120,7 +121,7 @@ var stateCases = []Case{
 			in("TRANSIENT_FAILURE")
 			s[0].Start()
 			go func() {
-				c.Pause(10 * time.Millisecond)
+				c.Pause(c.Lasting(10 * time.Millisecond))
 				client.ResetConnectBackoff()
 			}()
 			c.Unary("wait for READY", c.ctx, client, grpc.WaitForReady(true))
@@ -153,12 +154,12 @@ var stateCases = []Case{
 			_, err := pb.NewTestServiceClient(client).FullDuplexCall(c.Timeout(30*time.Millisecond), grpc.WaitForReady(wait))
 			c.Err("stream", err)
 			ctx, cancel := context.WithCancel(c.ctx)
-			time.AfterFunc(10*time.Millisecond, cancel)
+			time.AfterFunc(c.Lasting(10*time.Millisecond), cancel)
 			c.Unary("cancelled", ctx, client, grpc.WaitForReady(wait))
 			c.Note("state %v", client.GetState())
 			result := make(chan error, 1)
 			go func() { result <- lastly(unary(c.ctx, client, grpc.WaitForReady(wait))) }()
-			c.Pause(5 * time.Millisecond)
+			c.Pause(c.Lasting(5 * time.Millisecond))
 			client.Close()
 			c.Err("closed", <-result)
 		}
@@ -395,7 +396,14 @@ var stateCases = []Case{
 		s := c.Fleet()
 		client, _ := c.Balance(`{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":5,"initialBackoff":"0.01s","maxBackoff":"0.01s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]}`, addresses(s...))
 		c.Settle(client, 3)
-		load := c.Load(6, client)
+		load := c.load(6, func() error {
+			var header metadata.MD
+			_, err := unary(c.ctx, client, grpc.Header(&header))
+			if header != nil { // it cannot be retried any more
+				return nil
+			}
+			return err
+		})
 		for i := range 3 {
 			load.More(30)
 			s[i].Down()
@@ -444,7 +452,7 @@ var stateCases = []Case{
 		<-stopped
 	}},
 	{Name: "connections of a limited age", Sizes: []int{3}, Run: func(c *C) {
-		s := c.Fleet(func(s *Server) { s.Age = 30 * time.Millisecond })
+		s := c.Fleet(func(s *Server) { s.Age = 100 * time.Millisecond })
 		client, r := c.Balance(roundRobin, addresses(s...))
 		c.Until("all servers have served calls", func() bool {
 			return reached(c.ctx, client, 1) == 1 && s[0].calls.Load() > 0 && s[1].calls.Load() > 0 && s[2].calls.Load() > 0
@@ -473,7 +481,7 @@ var stateCases = []Case{
 			o.Unary = []grpc.UnaryClientInterceptor{func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				c.Note("%s, target %q, canonical %q, state %v", method, cc.Target(), cc.CanonicalTarget(), cc.GetState())
 				err := invoker(ctx, method, req, reply, cc, opts...)
-				c.Note("state %v", cc.GetState())
+				c.Await(cc, connectivity.Ready)
 				return err
 			}}
 		})

@@ -22,10 +22,10 @@ import (
 var twice = flag.Bool("twice", false, "compare grpc-go with itself")
 
 // caseTimeout is how long a case may take before it counts as hung.
-const caseTimeout = 30 * time.Second
+const caseTimeout = 2 * time.Minute
 
 // patience is how long a case waits for an event that should come soon.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // A Case is a program that records what it observes.
 type Case struct {
