@@ -238,7 +238,7 @@ var stateCases = []Case{
 	{Name: "idle", Run: func(c *C) {
 		s := c.Fleet()
 		for _, p := range []string{pickFirst, roundRobin} {
-			client, r := c.Balance(p, addresses(s...), func(o *Options) { o.IdleTimeout = 30 * time.Millisecond })
+			client, r := c.Balance(p, addresses(s...), func(o *Options) { o.IdleTimeout = c.Lasting(30 * time.Millisecond) })
 			c.Note("builds %d, state %v", r.builds.Load(), client.GetState())
 			for range 2 {
 				c.Code("call", lastly(unary(c.ctx, client)))
@@ -254,7 +254,7 @@ var stateCases = []Case{
 			}
 			st, err := pb.NewTestServiceClient(client).FullDuplexCall(c.ctx)
 			c.Err("stream", err)
-			c.Pause(150 * time.Millisecond)
+			c.Pause(c.Lasting(150 * time.Millisecond))
 			c.Note("with a stream: %v", client.GetState())
 			_ = st.CloseSend()
 			_, err = st.Recv()
@@ -283,11 +283,11 @@ var stateCases = []Case{
 	}},
 	{Name: "a wait for a handler is not idle", Sizes: []int{1}, Run: func(c *C) {
 		s := c.Fleet()
-		client, _ := c.Balance(pickFirst, addresses(s...), func(o *Options) { o.IdleTimeout = 20 * time.Millisecond })
+		client, _ := c.Balance(pickFirst, addresses(s...), func(o *Options) { o.IdleTimeout = c.Lasting(20 * time.Millisecond) })
 		result := make(chan error, 1)
 		go func() { result <- lastly(unary(c.with("wait", "1"), client)) }()
 		c.Until("the handler waits", func() bool { return s[0].Waiting() == 1 })
-		c.Pause(100 * time.Millisecond)
+		c.Pause(c.Lasting(100 * time.Millisecond))
 		c.Note("state %v", client.GetState())
 		s[0].Release()
 		c.Err("call", <-result)
