@@ -37,7 +37,8 @@ var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinar
 // another picker, or if it knows that no handler has seen the call. Then the call ends, and the
 // channel picks for it. It also ends if the policy knows already that the SubConn is not ready: nobody
 // might ask the policy to connect, and so there would be no other picker. And it ends if the SubConn
-// has another connection by now, whose server may be nearcall.
+// has another connection by now, whose server may be nearcall. If the connection is replaced after
+// this, before grpc-go takes it, the call goes to that server all the same, over the carrier.
 func (p *pin) result() (balancer.PickResult, error) {
 	if !p.picked.Swap(true) && p.sc.ready.Load() && p.sc.current.Load() == p.over {
 		return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil

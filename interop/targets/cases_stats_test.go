@@ -99,8 +99,11 @@ var statsCases = []Case{
 		c.Until("a connection ends", func() bool { return c.noted("connection "+s[0].Name, "end") == 1 })
 		c.Until("attempts fail", func() bool { return r.asked.Load() >= 3 })
 		s[0].Start()
-		client.ResetConnectBackoff()
-		c.Settle(client, c.Size)
+		// grpc-go asks the resolver before the backoff begins.
+		c.Until("all servers serve calls again", func() bool {
+			client.ResetConnectBackoff()
+			return reached(c.ctx, client, 3*c.Size) == c.Size
+		})
 		client.Close()
 		for _, s := range s {
 			c.Until("all connections end", func() bool { return c.noted("connection "+s.Name, "begin") == c.noted("connection "+s.Name, "end") })
