@@ -155,7 +155,7 @@ NO_WEB     = '**** BUF, NODE AND CHROMIUM DID NOT ALL CALL THE SERVER: npm, its 
 clients: ## call servers with every client of the table in docs/semantics.md, and with ghz, in under two minutes; CLIENTS=-update writes the table
 	@if $(MAKE) --no-print-directory clients-python; then python='$(GRPCIO)/bin/python'; else python=; printf $(NO_GRPCIO); fi; \
 	web=; $(MAKE) --no-print-directory web-tools && $(MAKE) --no-print-directory chromium && web=1; \
-	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 5m . $(if $(CLIENTS),-args $(CLIENTS))) && \
+	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 15m . $(if $(CLIENTS),-args $(CLIENTS))) && \
 	{ test -n "$$python" || printf $(NO_GRPCIO); test -n "$$web" || printf $(NO_WEB); }
 
 clients-python:
@@ -166,7 +166,7 @@ clients-python:
 
 .PHONY: proxies proxies-tools
 proxies: proxies-tools ## calls through nginx and Caddy, with the files that docs/browser.md recommends, in half a minute
-	cd interop && $(GO) test $(RACE) -count=1 -parallel=8 -timeout 5m ./proxies
+	cd interop && $(GO) test $(RACE) -count=1 -parallel=8 -timeout 15m ./proxies
 
 # $(call services,COMMANDS,PACKAGES) installs packages from Debian if a command is missing, and neither
 # starts nor enables their services.
@@ -368,7 +368,7 @@ comma        := ,
 .PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
-	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 5m ./...
+	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
 
 cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined

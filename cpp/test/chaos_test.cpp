@@ -209,13 +209,19 @@ TEST_P(Chaos, AGracefulStopLosesNoCall) {
 TEST_P(Chaos, AGracefulStopEndsWhatTakesTooLong) {
   driver d;
   server s(d);
-  echo_service echo;
+  struct noting : echo_service {
+    bool begun = false;
+    task<status> Slow(context& c, const Message& q, Message& r) override {
+      begun = true;
+      return echo_service::Slow(c, q, r);
+    }
+  } echo;
   s.add(echo);
   ASSERT_TRUE(s.listen(target).ok());
   channel ch(d, target, options());
   d.run([&]() -> task<> {
     auto slow = Echo_stub(ch).Slow(message(""));
-    co_await d.sleep_for(2ms);
+    while (!echo.begun) co_await d.sleep_for(1ms);
     co_await s.graceful_stop(10ms);
     EXPECT_EQ((co_await slow).status().to_string(), "Unavailable: the server was stopped");
   }());

@@ -34,33 +34,43 @@ func wantEnd(t *testing.T, stream testpb.TestService_FullDuplexCallClient, want 
 
 const readTimeout = "proxy_read_timeout 75s;"
 
+// A process of nginx that is replaced closes its connections, a second later. With proxy_read_timeout it
+// would close them just the same, but on a busy machine also during a call.
 func TestAConnectionThatNginxClosesIsMadeAgain(t *testing.T) {
 	t.Parallel()
+	closing := nginx
+	closing.configure = func(p *proxy, text string) string {
+		return "worker_shutdown_timeout 1s;\n" + nginx.configure(p, text)
+	}
 	s := serve(t, "tcp:127.0.0.1:0", allowed)
-	p := nginx.start(t, s.address, readTimeout, "proxy_read_timeout 1s;")
+	p := closing.start(t, s.address)
 	for _, scheme := range []string{"ws", "wss"} {
 		t.Run(scheme, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			conn := p.dial(scheme)
 			client := testpb.NewTestServiceClient(conn)
+			closes := func() {
+				await(t, s.begun, "the connection begins")
+				await(t, s.ended, "nginx closes the connection")
+			}
 			for range 2 {
 				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
 				wantCode(t, err, codes.OK)
-				await(t, s.begun, "the connection begins")
-				await(t, s.ended, "nginx closes the idle connection")
+				p.reloads()
+				closes()
 				if conn.GetState() == connectivity.Ready { // the client does not know yet
 					conn.WaitForStateChange(ctx, connectivity.Ready)
 				}
 			}
 			stream := openStream(ctx, t, client)
+			p.reloads()
 			wantEnd(t, stream, codes.Unavailable)
+			closes()
 			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
 			wantCode(t, err, codes.OK)
-			for range 2 {
-				await(t, s.begun, "the connection begins")
-				await(t, s.ended, "nginx closes the idle connection")
-			}
+			p.reloads()
+			closes()
 		})
 	}
 }
