@@ -97,7 +97,7 @@ const (
 
 func (s Scenario) run(t *testing.T, lasts time.Duration) {
 	before := leak.Measure()
-	c := &chaos{Scenario: s, t: t, over: make(chan struct{}), seed: rand.Uint64(), target: "inproc:chaos"}
+	c := &chaos{Scenario: s, t: t, calm: make(chan struct{}), over: make(chan struct{}), seed: rand.Uint64(), target: "inproc:chaos"}
 	t.Logf("seed %d", c.seed)
 	if s.Target != nil {
 		c.target = s.Target(t)
@@ -123,7 +123,7 @@ func (s Scenario) run(t *testing.T, lasts time.Duration) {
 		upset.Go(c.storm)
 	}
 	if c.proxy != nil {
-		upset.Go(func() { c.proxy.Upset(c.over) })
+		upset.Go(func() { c.proxy.Upset(c.calm) })
 	}
 	if s.Child != nil {
 		upset.Go(c.stormChild)
@@ -155,8 +155,9 @@ type chaos struct {
 	t    *testing.T
 	seed uint64
 	tell func(format string, args ...any) // reports failures; t does if nil
-	over chan struct{}
-	once sync.Once
+	calm chan struct{}                    // closed when no more faults are injected
+	over chan struct{}                    // closed when no more calls are made
+	once struct{ calm, over sync.Once }
 
 	target  string // of the server
 	dialled string // empty if it equals target
@@ -189,9 +190,9 @@ func (c *chaos) isOver() bool {
 	}
 }
 
-// endSoon ends the run if a call has succeeded or latest has passed, and otherwise
-// tries again after another every. On a busy machine the first success can take longer
-// than a run.
+// endSoon ends the run if a call has succeeded or latest has passed. Otherwise it ends
+// the faults alone, and tries again after another every. On a busy machine the first
+// success can take longer than a run, and longer than connections and servers last.
 func (c *chaos) endSoon(every time.Duration, latest time.Time) {
 	c.mu.Lock()
 	n := c.codes[codes.OK]
@@ -200,10 +201,17 @@ func (c *chaos) endSoon(every time.Duration, latest time.Time) {
 		c.end()
 		return
 	}
+	c.quieten()
 	time.AfterFunc(every, func() { c.endSoon(every, latest) })
 }
 
-func (c *chaos) end() { c.once.Do(func() { close(c.over) }) }
+// quieten ends the faults that are injected.
+func (c *chaos) quieten() { c.once.calm.Do(func() { close(c.calm) }) }
+
+func (c *chaos) end() {
+	c.quieten()
+	c.once.over.Do(func() { close(c.over) })
+}
 
 // errorf reports a failure. It ends the run after five, which say as much as many.
 func (c *chaos) errorf(format string, args ...any) {
@@ -335,7 +343,7 @@ func (c *chaos) dial() {
 	}
 }
 
-// pause waits for a random time, shorter than most. It returns false if the run has ended.
+// pause waits for a random time, shorter than most. It returns false if over is closed.
 func pause(over <-chan struct{}, r *rand.Rand, most time.Duration) bool {
 	select {
 	case <-over:
@@ -345,10 +353,10 @@ func pause(over <-chan struct{}, r *rand.Rand, most time.Duration) bool {
 	}
 }
 
-// storm restarts servers and closes connections until the run ends.
+// storm restarts servers and closes connections until the faults end.
 func (c *chaos) storm() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
-	for pause(c.over, r, 30*time.Millisecond) {
+	for pause(c.calm, r, 30*time.Millisecond) {
 		s := c.server
 		stop := s.Stop
 		switch r.IntN(4) {

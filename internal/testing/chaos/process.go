@@ -18,7 +18,7 @@ import (
 func Serve(t *testing.T, target string, opts ...nearcall.ServerOption) {
 	before := leak.Measure()
 	c := &chaos{
-		Scenario: Scenario{Worker: true, Server: opts}, t: t, over: make(chan struct{}), target: target,
+		Scenario: Scenario{Worker: true, Server: opts}, t: t, calm: make(chan struct{}), over: make(chan struct{}), target: target,
 		tell: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
 	}
 	c.up()
@@ -49,11 +49,11 @@ func (c *chaos) endServer(how os.Signal) {
 	c.process = nil
 }
 
-// stormChild restarts the server until the run ends. Some servers are killed at the
+// stormChild restarts the server until the faults end. Some servers are killed at the
 // start of a graceful stop.
 func (c *chaos) stormChild() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
-	for pause(c.over, r, 400*time.Millisecond) {
+	for pause(c.calm, r, 400*time.Millisecond) {
 		switch r.IntN(3) {
 		case 0:
 			c.endServer(syscall.SIGTERM)
