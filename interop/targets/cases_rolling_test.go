@@ -84,9 +84,9 @@ func (c *C) roll(policy string, offers bool) {
 
 const retryUnavailable = `,"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":"0.01s","maxBackoff":"0.01s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]`
 
-// spoke notes whether the clients of s, of which there were some, have all spoken what they should. Few
-// calls to a server of nearcall may be those that were picked for its predecessor, while grpc-go
-// replaced the connection; see pin.result in internal/balance.
+// spoke notes whether the clients of s, of which there were some, have all spoken what they should. One
+// call in a hundred may have been picked for the ordinary server that a server of nearcall replaces, and
+// have found the new connection; see pin.result in internal/balance.
 func (c *C) spoke(label string, s *Server) {
 	want := "grpc-go"
 	if c.dialer.near && s.kind == near {
