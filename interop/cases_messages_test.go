@@ -704,6 +704,48 @@ var messageCases = []Case{
 		}
 		c.Code("recv", err)
 	}},
+	{22, "the deadline ends what a handler waits for, even if its caller is silent", func(c *C) {
+		h := c.Named("handler")
+		over := c.Gate()
+		// It depends on timing whether the client or the server ends first.
+		expired := func(err error) bool {
+			return status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Canceled
+		}
+		conn := c.Start(Config{Service: &Service{
+			Input: func(s inputServer) error {
+				defer over.Open()
+				_, err := s.Recv()
+				h.Note("recv expired %v", expired(err))
+				return err
+			},
+			Duplex: func(s duplexServer) error {
+				defer over.Open()
+				var err error
+				for err == nil {
+					err = s.Send(&pb.StreamingOutputCallResponse{Payload: &pb.Payload{Body: make([]byte, 64<<10)}})
+				}
+				h.Note("send expired %v", expired(err))
+				return err
+			},
+		}})
+		// The caller's context has a deadline and no timer, so the caller does not end the call itself.
+		silent := func() context.Context {
+			return ownContext{Context: c.Context(), deadline: time.Now().Add(200 * time.Millisecond), bounded: true, endless: true}
+		}
+		receiving, err := conn.StreamingInputCall(silent())
+		c.Err("start", err)
+		over.Wait()
+		_, err = receiving.CloseAndRecv()
+		c.Code("the caller's end", err)
+		over = c.Gate()
+		sending, err := conn.FullDuplexCall(silent())
+		c.Err("start", err)
+		over.Wait()
+		for err == nil {
+			_, err = sending.Recv()
+		}
+		c.Code("the caller's end", err)
+	}},
 	{22, "a handler that sends until it fails", func(c *C) {
 		h := c.Named("handler")
 		over := c.Gate()

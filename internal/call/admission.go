@@ -15,15 +15,14 @@ import (
 // waits depends on its session:
 //
 //   - A caller in this process waits itself, before it makes the call: see admit.
-//   - Otherwise the goroutine that reads the session waits, and so the peer has to wait, as in
-//     grpc-go. The session's own limit is not enough, because it counts only open calls: a peer can
-//     open calls and reset each at once, faster than their handlers return.
-//   - But the goroutine that reads must not wait for handlers that themselves wait for what it
-//     reads. Handlers can do so if they call the peer, if the session is a client's, or if the reading
-//     goroutine must run them. In these cases another goroutine waits with each call. The session's
-//     limit of open calls bounds how many
-//     such goroutines there are, because a call that is reset stops waiting.
 //   - A session that reads each call on another goroutine lets that goroutine wait.
+//   - Otherwise one goroutine reads the session, and it never waits for a place: the handlers that
+//     have the places may wait for what it would read next, such as a message or a RESET. So
+//     another goroutine waits with each call. A call that is reset stops waiting, so the session's
+//     limit of open calls bounds how many such goroutines there are.
+//
+// The session's limit alone is not enough, because it counts only open calls: a peer can open calls
+// and reset each at once, faster than their handlers return.
 //
 // Invariants, under mu:
 //   - Each running call has a place. So has each call that got a place and has not begun to run.
@@ -42,15 +41,12 @@ type admission struct {
 	parkers wait.Pool
 
 	// Guarded by mu.
-	running      []*serverCall // each at its index
-	taken        int           // places
-	queue        list.List     // of *ticket; many can leave it at once when their deadlines pass
-	reader       wait.Cond     // the session's reader waits here for a place
-	readerNeeded bool          // handlers may wait for what the reader reads, so it must not wait for them
-	lent         int           // running calls that wait for the reader to run them
-	undecided    int           // calls that waited on this side and do not run or know a refusal yet
-	refusal      error         // why new calls are refused; nil if they are not
-	isIdle       bool          // onIdle was called
+	running   []*serverCall // each at its index
+	taken     int           // places
+	queue     list.List     // of *ticket; many can leave it at once when their deadlines pass
+	undecided int           // calls that waited on this side and do not run or know a refusal yet
+	refusal   error         // why new calls are refused; nil if they are not
+	isIdle    bool          // onIdle was called
 }
 
 // A ticket stands for a call that waits for a place.
@@ -96,22 +92,16 @@ func (a *admission) takeLocked() error {
 	return a.refusal
 }
 
-// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused. If it
-// has to wait, it releases mu while it waits.
+// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused.
 func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 	if a.ahead {
 		return nil, a.beginLocked(c)
 	}
-	for a.fullLocked() {
-		// While calls wait with tickets, later ones do, too: if the reader waited for a place
-		// itself, calls could overtake each other.
-		if a.readerNeeded || a.lent > 0 || a.undecided > 0 {
-			t := newTicket(&a.parkers)
-			t.queued = a.queue.PushBack(t)
-			a.undecided++
-			return t, nil
-		}
-		a.reader.Wait(a.mu, nil)
+	if a.fullLocked() {
+		t := newTicket(&a.parkers)
+		t.queued = a.queue.PushBack(t)
+		a.undecided++
+		return t, nil
 	}
 	if err := a.takeLocked(); err != nil {
 		return nil, err
@@ -155,7 +145,7 @@ func (a *admission) giveBackLocked() wait.Parker {
 	first := a.queue.Front()
 	if first == nil {
 		a.taken--
-		return a.reader.Wake()
+		return nil
 	}
 	t := a.queue.Remove(first).(*ticket)
 	t.decided = true
@@ -210,18 +200,10 @@ func (a *admission) decide() {
 	a.checkIdleLocked()
 }
 
-// needReaderLocked ends the reader's waiting for places: from now on other goroutines wait with
-// calls.
-func (a *admission) needReaderLocked() {
-	a.readerNeeded = true
-	wait.Unpark(a.reader.Wake())
-}
-
 // refuseLocked refuses the calls that wait and new ones for reason. Only the first reason counts.
 func (a *admission) refuseLocked(reason error) {
 	if a.refusal == nil {
 		a.refusal = reason
-		wait.Unpark(a.reader.Wake())
 		for a.queue.Len() > 0 {
 			t := a.queue.Remove(a.queue.Front()).(*ticket)
 			t.decided, t.refused = true, reason

@@ -52,7 +52,6 @@ func (l *lentHandler) Run() time.Duration {
 	c := (*serverCall)(l)
 	w := &c.conn.server.workers
 	w.mu.Lock()
-	c.conn.admission.lent--
 	w.watch.add(w, c)
 	w.mu.Unlock()
 	begun := time.Now()

@@ -44,7 +44,6 @@ func (c *serverConn) peerConn() grpc.ClientConnInterface {
 		mu.Lock()
 		c.callsPeer = true
 		closed := c.closed
-		c.admission.needReaderLocked()
 		mu.Unlock()
 		if closed {
 			c.closePeerConn()
@@ -71,8 +70,7 @@ type CallCounter interface {
 func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
 	side := &clientSide{Session: session}
 	side.conn = newServerConn(s, side)
-	a := &side.conn.admission
-	a.readerNeeded, a.counter = true, counter
+	side.conn.admission.counter = counter
 	if !s.addConn(side.conn) {
 		return nil
 	}

@@ -50,7 +50,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		gone:    make(chan struct{}),
 	}
 	a := &c.admission
-	a.mu, a.onIdle, a.readerNeeded = &s.workers.mu, c.idleLocked, c.peer.Parallel
+	a.mu, a.onIdle = &s.workers.mu, c.idleLocked
 	limit := s.cfg.MaxRemote
 	if c.peer.Local {
 		limit = s.cfg.MaxStreams

@@ -27,7 +27,8 @@ func (s *abortable) Recv(f *link.Frame) error { f.Reset(); return link.ErrEnded 
 func (s *abortable) Abort(reason error)       {}
 
 // If a peer resets its calls as soon as it has opened them, no more handlers run than calls
-// may be open. At that limit the connection is not read until a handler returns.
+// may be open, and nothing is left of the other calls. The goroutine that reads the connection never
+// waits: what it reads next may end the handlers that run.
 func TestCallsThatAreResetAtOnceDoNotPileUpHandlers(t *testing.T) {
 	for name, end := range map[string]func(*Server, link.Acceptor){
 		"closed":  func(_ *Server, a link.Acceptor) { a.Closed(errStopped) },
@@ -51,39 +52,43 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 		return ss.Context().Err()
 	}}, nil)
 	conn, other := server.Accept(distant{}), server.Accept(distant{})
-	taken, refusal := 0, make(chan error)
-	go func() { // the reader of conn's session
-		for {
-			s := new(abortable)
-			if err := conn.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
-				refusal <- err
-				return
-			}
-			s.reset(context.Canceled)
-			taken++
+	offer := func(to link.Acceptor) *refusable {
+		s := new(refusable)
+		if err := to.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
+			t.Errorf("a call is refused: %v", err)
 		}
-	}()
-	for returned := range 100 {
+		return s
+	}
+	for range 100 { // this goroutine is the reader of conn's session
+		for range 100 {
+			offer(conn).reset(context.Canceled)
+		}
 		synctest.Wait()
-		if n := int(running.Load()); n != limit || taken != limit+returned {
-			t.Fatalf("when %d have returned %d handlers run, and %d calls were taken, with a limit of %d", returned, n, taken, limit)
+		a := &conn.(*serverConn).admission
+		a.mu.Lock()
+		if n := int(running.Load()); n != limit || a.queue.Len() > 0 || a.undecided > 0 || a.taken != limit {
+			t.Fatalf("%d handlers run and %d places are taken, with a limit of %d; %d calls wait, of %d is nothing known", n, a.taken, limit, a.queue.Len(), a.undecided)
 		}
+		a.mu.Unlock()
 		release <- struct{}{}
+		synctest.Wait()
 	}
-	s := new(abortable)
-	if err := other.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
-		t.Errorf("another connection suffers: %v", err)
-	}
+	offer(conn)
+	waits := offer(conn)
+	offer(other) // does not suffer
 	synctest.Wait()
 	if n := running.Load(); n != limit+1 {
 		t.Errorf("%d handlers run", n)
 	}
 	end(server, conn) // does not wait for handlers
-	err := <-refusal
-	if !errors.Is(err, link.ErrUnprocessed) {
+	synctest.Wait()
+	waits.mu.Lock()
+	if err := waits.reason; !errors.Is(err, link.ErrUnprocessed) {
 		t.Errorf("the call that waited is refused with %v", err)
+	} else {
+		wantCode(t, linkStatus(err), codes.Unavailable)
 	}
-	wantCode(t, linkStatus(err), codes.Unavailable)
+	waits.mu.Unlock()
 	close(release)
 	synctest.Wait()
 	conn.Closed(errStopped)

@@ -171,7 +171,15 @@ func (c *serverCall) startTimer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended.Load() == notEnded {
-		c.details().timer = time.AfterFunc(time.Until(deadline), func() { c.cancel(context.DeadlineExceeded) })
+		c.details().timer = time.AfterFunc(time.Until(deadline), c.expire)
+	}
+}
+
+// expire ends the context at the call's deadline, and what the handler waits for.
+func (c *serverCall) expire() {
+	c.cancel(context.DeadlineExceeded)
+	if c.carried != nil {
+		c.carried.expire()
 	}
 }
 

@@ -65,8 +65,8 @@ func (q *callQueue) pop() *serverCall {
 
 // start runs c. If l is not nil, c runs on the goroutine that l lends. Otherwise c runs as a task
 // if its method has a loop, and on a worker if not. start returns at once, with two exceptions. If
-// the loop lets callers run tasks, start returns when the task waits or ends. At the limit of
-// running handlers, start may wait. If it returns an error, c does not run.
+// the loop lets callers run tasks, start returns when the task waits or ends. If the session reads
+// each call on another goroutine, start waits for a place. If it returns an error, c does not run.
 func (w *workers) start(c *serverCall, l link.Lender) error {
 	a := &c.conn.admission
 	w.mu.Lock()
@@ -118,7 +118,6 @@ func (w *workers) startWith(t *ticket, c *serverCall, l link.Lender) error {
 func (w *workers) dispatch(c *serverCall, l link.Lender) error {
 	switch {
 	case l != nil:
-		c.conn.admission.lent++
 		w.mu.Unlock()
 		l.Lend((*lentHandler)(c), c.method.handlerTime.expected())
 		return nil
