@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,13 +16,8 @@ import (
 // all that a call needs above the stream, and all that stays in memory if the handler keeps its
 // context. For a streaming method it is part of a serverStream.
 //
-// Invariants:
-//   - The goroutine that runs the call uses the carrier until it calls leave. Others use it between
-//     use and unuse. Once the carrier is freed, nobody uses it.
-//   - After the call's deadline no Send or Recv of the carrier waits, even if the peer is silent. Each
-//     is counted in transfers before it looks at the context; expire ends the context before it
-//     looks at transfers. So one of them sees the other, and aborts the call. A handler that waits
-//     for something else is left alone: the status that it returns is sent.
+// Invariant: the goroutine that runs the call uses the carrier until it calls leave. Others use
+// it between use and unuse. Once the carrier is freed, nobody uses it.
 type carried struct {
 	call   serverCall
 	stream *serverStream // nil for a unary method
@@ -33,8 +27,6 @@ type carried struct {
 	// message overtakes it.
 	headerMu sync.Mutex
 	end      link.End // how the call was ended
-
-	transfers atomic.Int32 // Sends and Recvs under way; only if the call has a deadline
 
 	// Guarded by call.mu.
 	carrier link.Stream // nil once it was freed
@@ -108,30 +100,6 @@ func (r *carried) abort(reason error) {
 	}
 }
 
-// begin is called before a Send or Recv that may wait. It aborts a call whose context has ended.
-func (r *carried) begin() {
-	if !r.call.open.Deadline.IsZero() {
-		r.transfers.Add(1)
-	}
-	if err := r.call.Err(); err != nil {
-		r.carrier.Abort(err)
-	}
-}
-
-// done is called after the Send or Recv for which begin was called.
-func (r *carried) done() {
-	if !r.call.open.Deadline.IsZero() {
-		r.transfers.Add(-1)
-	}
-}
-
-// expire ends a Send or Recv that waits although the call's deadline has ended the context.
-func (r *carried) expire() {
-	if r.transfers.Load() > 0 {
-		r.abort(context.DeadlineExceeded)
-	}
-}
-
 // finish ends the call with st, nil for OK. Only the first finish has an effect.
 func (r *carried) finish(st *status.Status) {
 	c := &r.call
@@ -193,9 +161,7 @@ func (r *carried) reply(m any) error {
 	if !f.More {
 		f.End = &r.end
 	}
-	r.begin()
 	err := r.carrier.Send(f)
-	r.done()
 	freeFrame(f)
 	if err != nil {
 		return c.brokenError(err)
@@ -260,8 +226,9 @@ func (r *carried) next(m any, f *link.Frame) error {
 	if r.recvEnd {
 		return io.EOF
 	}
-	r.begin()
-	defer r.done()
+	if err := c.Err(); err != nil {
+		r.carrier.Abort(err)
+	}
 	f.Sink = link.Sink{Dst: wanted(m), Codec: codec.Until(r.codec, c), Limit: c.maxRecv()}
 	if c.conn.peer.Local {
 		f.Compressor = c.open.Encoding

@@ -161,7 +161,7 @@ func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// startTimer makes the context end at its deadline. It is used for calls from other
+// startTimer makes the call end at its deadline. It is used for calls from other
 // processes; in process the caller enforces the deadline.
 func (c *serverCall) startTimer() {
 	deadline := c.open.Deadline
@@ -175,12 +175,13 @@ func (c *serverCall) startTimer() {
 	}
 }
 
-// expire ends the context at the call's deadline, and what the handler waits for.
+// expire ends the call at its deadline. As in grpc-go, the caller gets a reset, and what the handler
+// waits for ends even if the peer is silent: it was stopped, say, or is cut off.
 func (c *serverCall) expire() {
-	c.cancel(context.DeadlineExceeded)
 	if c.carried != nil {
-		c.carried.expire()
+		c.carried.abort(context.DeadlineExceeded)
 	}
+	c.cancel(context.DeadlineExceeded)
 }
 
 // cancel ends the context with err: context.Canceled or context.DeadlineExceeded. Only the first

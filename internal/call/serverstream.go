@@ -99,9 +99,7 @@ func (s *serverStream) send(m any) error {
 	}
 	f.Header = s.header()
 	header := f.Header
-	s.begin()
 	err := s.carrier.Send(f)
-	s.done()
 	if _, refused := err.(*link.SendError); refused {
 		c.restoreHeader(header)
 	} else {

@@ -221,10 +221,13 @@ func (p *Proxy) join(client, target link.Session) {
 // acceptShared returns an acceptor for a call of an ordinary gRPC client.
 func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
 	s, err := p.shareTarget(ctx)
-	if err != nil {
-		return nil, unavailable(err)
+	switch {
+	case err == nil:
+		return p.relay(s, p.shareTarget), nil
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return p.relay(s, p.shareTarget), nil
+	return nil, unavailable(err)
 }
 
 // shareTarget returns the session for the calls of ordinary gRPC clients.

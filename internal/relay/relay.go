@@ -2,6 +2,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -43,12 +44,20 @@ func (r *Acceptor) HandleStream(callee link.Stream, o *link.CallHeader) error {
 	header.Caller = nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	callee.OnAbort(cancel)
-	r.Go(func() { r.pass(ctx, callee, &header) })
+	r.Go(func() {
+		if !header.Deadline.IsZero() {
+			bounded, stop := context.WithDeadline(ctx, header.Deadline)
+			defer stop()
+			ctx = bounded
+		}
+		r.pass(ctx, callee, &header)
+	})
 	return nil
 }
 
 // pass makes the call that arrived as the stream callee, and passes its frames on in both
-// directions. ctx ends when callee is aborted, and has the reason as its cause.
+// directions. ctx ends when callee is aborted, and has the reason as its cause, or at the call's
+// deadline: then both sides may be silent, and each direction may wait for one of them.
 //
 // Each direction has a goroutine, so that a receiver that stops receiving holds up its own sender
 // and nothing else. pass learns from Recv that the stream caller was aborted, so that it first
@@ -60,12 +69,14 @@ func (r *Acceptor) pass(ctx context.Context, callee link.Stream, o *link.CallHea
 		_ = callee.Send(&link.Frame{End: EndOf(status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err))})
 		return
 	case err != nil:
-		if reason := context.Cause(ctx); reason == nil {
-			callee.Abort(err)
-		}
+		callee.Abort(cmp.Or(context.Cause(ctx), err))
 		return
 	}
-	left := context.AfterFunc(ctx, func() { caller.Abort(context.Cause(ctx)) })
+	left := context.AfterFunc(ctx, func() {
+		why := context.Cause(ctx)
+		caller.Abort(why)
+		callee.Abort(why)
+	})
 	defer left()
 	r.Go(func() { forwardRequests(callee, caller) })
 	forwardReplies(caller, callee)
