@@ -187,8 +187,24 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 		a.stream.SetWaiter(w)
 	}
 	a.header = header
-	a.stats.outHeader(header, a.peer)
+	a.reportHeader()
 	return false, nil
+}
+
+// reportHeader reports to stats handlers that the header was sent. If one panics, nobody else knows
+// of the stream, so reportHeader ends it.
+func (a *attempt) reportHeader() {
+	if a.stats == nil {
+		return
+	}
+	reported := false
+	defer func() {
+		if !reported {
+			a.stream.Abort(context.Canceled)
+		}
+	}()
+	a.stats.outHeader(a.header, a.peer)
+	reported = true
 }
 
 // watchContext aborts the call when the context of a ends.

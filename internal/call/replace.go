@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -165,6 +167,12 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	a.retryPending = false
 	kept, transparent := s.replayBuffer, s.retriesTransparently(why.reason)
 	s.mu.Unlock()
+	finished := false
+	defer func() {
+		if !finished { // a stats handler panics: others may wait for the retry
+			_ = s.finishRetry(a, false, errPanicked)
+		}
+	}()
 	if why.end != nil {
 		a.stats.inTrailer(trailer)
 	}
@@ -180,8 +188,11 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	if err == nil {
 		err = s.replaceAttempt(ctx, kept, kind)
 	}
+	finished = true
 	return s.finishRetry(a, refused && why.end != nil, err)
 }
+
+var errPanicked = status.Error(codes.Internal, "a stats handler panicked while the call was retried")
 
 // finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
 // or err is the error of the call. With an error it finishes the call, unless received is set. In

@@ -13,12 +13,12 @@ import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import type { Call } from "./call.ts";
 import { connections } from "./connections.ts";
 import { abort, lazyContext, type Parts, urlOf } from "./context.ts";
-import { toConnectError } from "./convert.ts";
+import { toCallError, toConnectError } from "./convert.ts";
 import { CallError } from "./errors.ts";
 import { toHeaders, toMetadata } from "./metadata.ts";
 import { type Detail, writeStatus } from "./status.ts";
 import { maxTimer } from "./timer.ts";
-import { type CallHead, type End, plainEnd, sizeOfEnd, sizeOfMetadata } from "./wire.ts";
+import { type CallHead, type End, plainEnd, Reset, sizeOfEnd, sizeOfMetadata } from "./wire.ts";
 
 /** Adds services to a page. */
 export interface Router {
@@ -91,6 +91,9 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   call.onOver = () => {
     if (call.error) context.abort(toConnectError(call.error));
   };
+  // At the deadline the call ends as in gRPC: its caller gets a reset, and what the handler waits for
+  // ends even if the caller is silent.
+  context.signal.addEventListener("abort", () => call.abandon(Reset.deadline, toCallError(context.signal.reason)));
   let failure: ConnectError | undefined;
   try {
     const replies = transformInvokeImplementation(spec as never, context, interceptors)(requests(call, method));
@@ -103,9 +106,6 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   } catch (e) {
     failure = ConnectError.from(e, Code.Unknown);
   }
-  // The deadline's timer on this side may fire before the caller's. The caller would then accept
-  // the result of a handler that just returns when its signal is aborted, so the call fails here.
-  if (context.signal.aborted && !call.error) failure = ConnectError.from(context.signal.reason, Code.DeadlineExceeded);
   end(call, failure, context.responseTrailer);
   context.abort(ended);
 }

@@ -4,10 +4,10 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { Code, createClient } from "@connectrpc/connect";
+import { Code, createClient, type ServiceImpl } from "@connectrpc/connect";
 import { createNearcallTransport, type NearcallTransportOptions, type WebSocketClass } from "../src/index.ts";
 import { serve } from "../src/serve.ts";
-import { Decoder, Encoder, Kind, unknownPeer } from "../src/wire.ts";
+import { Decoder, Encoder, Kind, Reset, unknownPeer } from "../src/wire.ts";
 import { Probe } from "./gen/probepb/probe_pb.ts";
 import { start } from "./server.ts";
 import { fails, sleep, until } from "./suite.ts";
@@ -257,40 +257,85 @@ describe("connections", () => {
     transport.close();
   });
 
-  test("a handler that returns at its deadline has not met it", async () => {
-    const { transport } = open({ WebSocket: played });
-    const made = Played.made;
-    const stop = serve(transport, ({ service }) => {
-      service(Probe, {
+  type Impl = Partial<ServiceImpl<typeof Probe>>;
+  for (const [name, method, implement] of [
+    [
+      "returns at its deadline",
+      "echo",
+      (ends) => ({
         echo: (note, context) =>
-          new Promise((resolve) => context.signal.addEventListener("abort", () => resolve(note))),
+          new Promise((resolve) => context.signal.addEventListener("abort", () => resolve(note))).finally(ends),
+      }),
+    ],
+    [
+      "waits for a message at its deadline",
+      "count",
+      (ends) => ({
+        count: async (notes) => {
+          try {
+            for await (const _ of notes);
+          } finally {
+            ends();
+          }
+          return {};
+        },
+      }),
+    ],
+    [
+      "sends until its deadline",
+      "list",
+      (ends) => ({
+        list: async function* () {
+          try {
+            for (;;) yield { text: "x".repeat(1 << 16) };
+          } finally {
+            ends();
+          }
+        },
+      }),
+    ],
+  ] as [string, keyof typeof Probe.method, (ends: () => void) => Impl][])
+    test(`a handler that ${name} has not met it, and ends although its caller is silent`, async () => {
+      const { transport } = open({ WebSocket: played });
+      const made = Played.made;
+      let ended = false;
+      const impl = implement(() => {
+        ended = true;
       });
+      const stop = serve(transport, ({ service }) => service(Probe, impl));
+      try {
+        await until("it connects", () => Played.made > made);
+        const socket = Played.last as Played;
+        socket.open();
+        socket.greet();
+        const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
+        const head = {
+          method: `/${Probe.typeName}/${Probe.method[method].name}`,
+          profile,
+          timeout: 20_000,
+          metadata: [],
+        };
+        const e = new Encoder();
+        const halfClose = method !== "count";
+        e.stream({ stream: 2, head, begins: halfClose, halfClose, data: new Uint8Array(0) });
+        socket.message(e.take().buffer);
+        const codes: number[] = [];
+        const decoder = new Decoder(1 << 20, "client");
+        await until("the call ends", () => {
+          for (const b of socket.sent.splice(0))
+            decoder.push(b, (f) => {
+              if (f.kind === Kind.stream) assert.equal(f.end, undefined);
+              if (f.kind === Kind.reset) codes.push(f.code);
+            });
+          return codes.length > 0;
+        });
+        assert.deepEqual(codes, [Reset.deadline]);
+        await until("the handler ends", () => ended);
+      } finally {
+        stop();
+        transport.close();
+      }
     });
-    try {
-      await until("it connects", () => Played.made > made);
-      const socket = Played.last as Played;
-      socket.open();
-      socket.greet();
-      const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
-      const head = { method: `/${Probe.typeName}/Echo`, profile, timeout: 20_000, metadata: [] };
-      const e = new Encoder();
-      e.stream({ stream: 2, head, begins: true, halfClose: true, data: new Uint8Array(0) });
-      socket.message(e.take().buffer);
-      const codes: (number | undefined)[] = [];
-      const decoder = new Decoder(1 << 20, "client");
-      await until("the call ends", () => {
-        for (const b of socket.sent.splice(0))
-          decoder.push(b, (f) => {
-            if (f.kind === Kind.stream && f.end) codes.push(f.end.code);
-          });
-        return codes.length > 0;
-      });
-      assert.deepEqual(codes, [Code.DeadlineExceeded]);
-    } finally {
-      stop();
-      transport.close();
-    }
-  });
 
   test("a page says in gRPC's words that it has no such method", async () => {
     const { transport } = open({ WebSocket: played });
