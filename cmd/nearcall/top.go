@@ -68,10 +68,9 @@ func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w 
 		}
 		if before != nil {
 			var screen bytes.Buffer
-			switch {
-			case live:
-				screen.WriteString("\x1b[H\x1b[2J") // to the corner, and clear
-			case n > 1:
+			if live {
+				_, _ = io.WriteString(unescaped(w), "\x1b[H\x1b[2J") // to the corner, and clear
+			} else if n > 1 {
 				screen.WriteString("\n")
 			}
 			printTraffic(&screen, p.target, traffic(before, now))
