@@ -23,8 +23,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	spb "google.golang.org/genproto/googleapis/rpc/status"
-
 	"github.com/nearcall/nearcall/callstats/callstatspb"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -120,9 +118,9 @@ func (s *hostile) register(srv server) {
 		if err := errors.Join(err, decode(new(wrapperspb.StringValue))); err != nil {
 			return nil, err
 		}
-		return nil, status.ErrorProto(&spb.Status{Code: int32(codes.NotFound), Message: evil, Details: []*anypb.Any{
-			detail, {TypeUrl: "x/" + evil}, {TypeUrl: "x/" + evil, Value: []byte{1}}, {TypeUrl: "x/g.M", Value: []byte{1}},
-		}})
+		st := status.New(codes.NotFound, evil).Proto()
+		st.Details = []*anypb.Any{detail, {TypeUrl: "x/" + evil}, {TypeUrl: "x/" + evil, Value: []byte{1}}, {TypeUrl: "x/g.M", Value: []byte{1}}}
+		return nil, status.ErrorProto(st)
 	}
 	srv.RegisterService(&grpc.ServiceDesc{ServiceName: "g.Greeter", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
 		{MethodName: "Greet", Handler: greet}, {MethodName: "Fail", Handler: fail},
