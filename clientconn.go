@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/balance"
@@ -101,6 +102,9 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !t.Insists {
+			logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
+		}
 		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest)}, nil
 	}
 	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
@@ -121,6 +125,8 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	return c, nil
 }
+
+var logger = grpclog.Component("nearcall")
 
 const userAgent = "nearcall/" + Version
 

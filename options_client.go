@@ -271,7 +271,8 @@ func forChannelToo(opt grpc.DialOption) DialOption {
 }
 
 // WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to grpc-go
-// as a whole, as grpc:TARGET does, because nearcall cannot know what the options say.
+// as a whole, as grpc:TARGET does, because nearcall cannot know what the options say. NewClient
+// logs that.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.OnlyGRPC = true }, opts...)
 }

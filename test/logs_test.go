@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/grpclog"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
@@ -278,5 +279,28 @@ func TestFailedDialsAndReconnectsAreLogged(t *testing.T) {
 	wantCode(t, <-invoke(t.Context(), client, grpc.WaitForReady(true)), codes.OK)
 	if n := len(logs.with("connection to " + target + ": READY")); n != 2 {
 		t.Errorf("READY is logged %d times, want twice", n)
+	}
+}
+
+func TestMovingATargetToGRPCIsLogged(t *testing.T) {
+	recordLogs(t)
+	for target, moved := range map[string]bool{
+		"dns:///moved.test:1": true, "moved.test:2": true, "passthrough:///moved.test:3": true,
+		"grpc:moved.test:4": false, "tcp:moved.test:5": false,
+	} {
+		for _, opts := range [][]nearcall.DialOption{
+			{nearcall.WithTransportCredentials(insecure.NewCredentials())},
+			{nearcall.WithTransportCredentials(insecure.NewCredentials()), nearcall.WithGRPCDialOptions(grpc.WithReadBufferSize(1 << 10))},
+		} {
+			conn, err := nearcall.NewClient(target, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.Close()
+			found := logs.with("INFO ", fmt.Sprintf("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target))
+			if want := moved && len(opts) > 1; len(found) > 1 || len(found) == 1 != want {
+				t.Errorf("%s with %d options: the log has %q", target, len(opts), found)
+			}
+		}
 	}
 }

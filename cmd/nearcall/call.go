@@ -83,7 +83,7 @@ func (p *remote) offerMethods(w io.Writer) error {
 		return err
 	}
 	for _, name := range names {
-		fmt.Fprintln(w, name)
+		fmt.Fprintln(w, clean(name))
 	}
 	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.again))
 }

@@ -121,7 +121,7 @@ func TestCallIsInteractive(t *testing.T) {
 // Text of a server must not control the terminal.
 func TestStatusesHaveNoControlCharacters(t *testing.T) {
 	_, _, stderr := callWith(t, "", onOne(t), orders+"/Place", `{"item":"\u001b[31mtea\u0007","quantity":11}`)
-	if want := "nearcall: ResourceExhausted: there is too little \\x1b[31mtea\\x07\n"; !strings.HasPrefix(stderr, want) {
+	if want := "nearcall: ResourceExhausted: there is too little \\u001b[31mtea\\u0007\n"; !strings.HasPrefix(stderr, want) {
 		t.Errorf("it prints %q", stderr)
 	}
 }
@@ -320,7 +320,7 @@ func TestLargeRepliesAreRefused(t *testing.T) {
 func TestMetadataIsPrintedWithoutControlCharacters(t *testing.T) {
 	var out strings.Builder
 	printMetadata(&out, "< ", metadata.MD{"a": {"\x1b[2J\n< b: c"}, "a-bin": {"\n"}})
-	if want := "< a: \\x1b[2J\\x0a< b: c\n< a-bin: Cg==\n"; out.String() != want {
+	if want := "< a: \\u001b[2J\\u000a< b: c\n< a-bin: Cg==\n"; out.String() != want {
 		t.Errorf("it prints %q, want %q", out.String(), want)
 	}
 }

@@ -52,15 +52,17 @@ const completeName = "__complete"
 // completeTime is how long a server can take to tell what it has. Tests give it more.
 var completeTime = 2 * time.Second
 
-// complete prints the possible completions of the last word in words, one per line.
+// complete prints the possible completions of the last word in words, one per line. Servers choose
+// the names of their services, and other users those of their files. Shells differ in what they
+// quote, so a name is left out if a shell could read it as more than a word, or nearcall as a flag.
 func complete(ctx context.Context, words []string, w io.Writer) {
 	if len(words) == 0 {
 		return
 	}
 	begun := words[len(words)-1]
 	for _, c := range candidates(ctx, words[:len(words)-1], begun) {
-		if strings.HasPrefix(c, begun) {
-			fmt.Fprintln(w, clean(c))
+		if rest, ok := strings.CutPrefix(c, begun); ok && isWord(rest) && (begun != "" || !strings.HasPrefix(c, "-")) {
+			fmt.Fprintln(w, c)
 		}
 	}
 }

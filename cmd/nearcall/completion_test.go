@@ -66,6 +66,9 @@ func TestCompletionKnowsSockets(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(filepath.Join(dir, "s;id;$(id)"), 0o700); err != nil { // a command for shells
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "sentence"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -99,10 +99,10 @@ func (p *remote) describe(w io.Writer, symbol string) error {
 // source prints d below a comment that says where it is from.
 func source(w io.Writer, d protoreflect.Descriptor) {
 	if schema.Lacks(d) {
-		fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", d.FullName())
+		fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", clean(string(d.FullName())))
 		return
 	}
-	fmt.Fprintf(w, "// %s, from %s\n", d.FullName(), clean(d.ParentFile().Path()))
+	fmt.Fprintf(w, "// %s, from %s\n", clean(string(d.FullName())), clean(d.ParentFile().Path()))
 	printSource(w, d)
 }
 
@@ -125,7 +125,7 @@ func printSource(w io.Writer, d protoreflect.Descriptor) {
 	if _, ok := d.(protoreflect.MethodDescriptor); ok {
 		text = fmt.Sprintf("service %s {\n  %s\n}\n", d.Parent().Name(), strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
 	}
-	fmt.Fprint(w, clean(text))
+	fmt.Fprint(w, text)
 }
 
 // noSymbol returns the error for a symbol that could not be found.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -78,10 +77,10 @@ func (c command) exit(ctx context.Context, err error, stderr io.Writer) int {
 func (c command) print(err error, stderr io.Writer) int {
 	st, ok := status.FromError(err)
 	if !ok {
-		fmt.Fprintf(stderr, "nearcall %s: %s\n", c.name, strings.TrimPrefix(err.Error(), "nearcall: "))
+		fmt.Fprintf(stderr, "nearcall %s: %s\n", c.name, inset(strings.TrimPrefix(err.Error(), "nearcall: ")))
 		return exitFailed
 	}
-	fmt.Fprintf(stderr, "nearcall: %s: %s\n", st.Code(), clean(st.Message()))
+	fmt.Fprintf(stderr, "nearcall: %s: %s\n", st.Code(), inset(st.Message()))
 	var failed *failedCall
 	if errors.As(err, &failed) {
 		for _, detail := range failed.details {
@@ -94,15 +93,6 @@ func (c command) print(err error, stderr io.Writer) int {
 	return exitStatus + int(st.Code())
 }
 
-// clean returns text from a server without control characters, which a terminal would obey.
-func clean(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			fmt.Fprintf(&b, `\x%02x`, r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+// inset returns text with the lines after the first one indented, so that a server's error cannot
+// begin a line.
+func inset(text string) string { return strings.ReplaceAll(text, "\n", "\n    ") }

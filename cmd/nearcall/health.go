@@ -63,12 +63,13 @@ func healthJob(flags *flag.FlagSet) job {
 	}
 }
 
-// connect connects conn, and reports whether the first attempt succeeds before ctx is done.
+// connect connects conn, and reports whether the first attempt succeeds before ctx is done, and the
+// server keeps the connection.
 func connect(ctx context.Context, conn *nearcall.ClientConn) bool {
-	conn.Connect()
+	conn.Connect() // so that Idle means that the connection has ended again
 	for {
 		s := conn.GetState()
-		if s == connectivity.Ready || s == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, s) {
+		if s != connectivity.Connecting || !conn.WaitForStateChange(ctx, s) {
 			return s == connectivity.Ready
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/reflection"
+	rpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	v1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
 	"github.com/nearcall/nearcall"
@@ -141,4 +142,35 @@ func fails(t *testing.T, code int, says string, args ...string) {
 	if got != code || stdout != "" || !strings.Contains(stderr, says) || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "nearcall") {
 		t.Errorf("%q: exit code %d, want %d\nstdout %q\nstderr %q\nwant   %q", args, got, code, stdout, stderr, says)
 	}
+}
+
+// An ending server reports how the calls of reflection end.
+type ending struct {
+	rpb.ServerReflectionServer
+	ends chan<- error
+}
+
+func (e ending) ServerReflectionInfo(s rpb.ServerReflection_ServerReflectionInfoServer) error {
+	err := e.ServerReflectionServer.ServerReflectionInfo(s)
+	e.ends <- err
+	return err
+}
+
+func TestLookingIsNoErrorOfTheServer(t *testing.T) {
+	ends := make(chan error, 1)
+	register := func(srv server) {
+		orderspb.RegisterOrdersServer(srv, shop{})
+		rpb.RegisterServerReflectionServer(srv, ending{reflection.NewServerV1(reflection.ServerOptions{Services: srv}), ends})
+	}
+	onEveryPath(t, register, func(t *testing.T, target string) {
+		for _, args := range [][]string{
+			{"list", target}, {"list", target, orders}, {"describe", target}, {"describe", target, orders + "/Place"},
+			{"call", target, orders + "/Place", "{}"}, {completeName, "list", target, ""}, {"list", target, "x.Y"},
+		} {
+			_, _, _ = nearcallCommand(t, args...)
+			if err := <-ends; err != nil {
+				t.Errorf("%q: the server sees %v", args, err)
+			}
+		}
+	})
 }

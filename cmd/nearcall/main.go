@@ -81,7 +81,7 @@ var commands = []command{listCommand, describeCommand, callCommand, healthComman
 // error.
 func run(ctx context.Context, args []string, std stdio) int {
 	out := &sink{Writer: std.out}
-	std.out = out
+	std.out, std.err = out, &sink{Writer: std.err}
 	code := dispatch(ctx, args, std)
 	if code == exitOK && out.err != nil {
 		fmt.Fprintf(std.err, "nearcall: %v\n", out.err)

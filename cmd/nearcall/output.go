@@ -1,20 +1,73 @@
 package main
 
-import "io"
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
-// A sink is the standard output of a command. It keeps the first error of its writes, and discards
-// what comes after it, so the parts of the command that print need no errors of their own.
+// A sink is the standard output of a command, or its standard error. It escapes what a terminal
+// could obey, because names, messages and errors can come from a hostile server. It keeps the first
+// error of its writes, and discards what comes after it, so the parts of the command that print
+// need no errors of their own.
 type sink struct {
 	io.Writer
 	err error
 }
 
-// Write implements [io.Writer].
+// Write implements [io.Writer]. A character that is split between two writes is escaped.
 func (s *sink) Write(b []byte) (int, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	var n int
-	n, s.err = s.Writer.Write(b)
-	return n, s.err
+	if _, s.err = s.Writer.Write([]byte(escape(string(b), "\n\t"))); s.err != nil {
+		return 0, s.err
+	}
+	return len(b), nil
+}
+
+// unescaped returns the writer behind a sink, for what the command itself tells a terminal to do.
+func unescaped(w io.Writer) io.Writer {
+	if s, ok := w.(*sink); ok {
+		return s.Writer
+	}
+	return w
+}
+
+// clean returns text from a server in one line, for names and lines that a line break would forge.
+func clean(text string) string { return escape(text, "") }
+
+// unsafe are characters besides control characters that make a terminal show text in another order
+// or line than it has.
+var unsafe = []*unicode.RangeTable{unicode.Bidi_Control, unicode.Zl, unicode.Zp}
+
+// escape returns text with an escape for each control character that is not in keep, for each
+// unsafe character, and for each byte that is not UTF-8. Escapes of characters are those of JSON:
+// in JSON only strings have such characters, and their values stay the same.
+func escape(text, keep string) string {
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(r)):
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case unicode.IsControl(r) && !strings.ContainsRune(keep, r), unicode.In(r, unsafe...):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// shellSafe are the characters besides letters and digits that no shell gives a meaning within a word.
+const shellSafe = "._-/:@+,=%"
+
+// isWord reports whether every shell reads text as a part of a word.
+func isWord(text string) bool {
+	return !slices.ContainsFunc([]rune(text), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(shellSafe, r)
+	})
 }

@@ -100,3 +100,20 @@ func TestVersionTellsTheBuild(t *testing.T) {
 		t.Errorf("it prints %q, want %q", build, want)
 	}
 }
+
+func TestOutputIsEscaped(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"tea, Tee, чай, 茶 👩‍🍳 �\n\t", "tea, Tee, чай, 茶 👩‍🍳 �\n\t"},
+		{"\x00\x1b[2J\r\x7f", `\u0000\u001b[2J\u000d\u007f`},
+		{"\u0080\u009b2J\u2028\u2029\u202a\u202e\u2066\u2069\u200e\u061c", `\u0080\u009b2J\u2028\u2029\u202a\u202e\u2066\u2069\u200e\u061c`},
+		{"\x9b2J \xe2\x80 \xff", `\x9b2J \xe2\x80 \xff`},
+	} {
+		var out bytes.Buffer
+		if n, err := (&sink{Writer: &out}).Write([]byte(c.text)); out.String() != c.want || n != len(c.text) || err != nil {
+			t.Errorf("%q is written as %q, and %d, %v returned", c.text, out.String(), n, err)
+		}
+	}
+	if got := clean("a\nb\tc"); got != `a\u000ab\u0009c` {
+		t.Errorf("a name is written as %q", got)
+	}
+}

@@ -23,13 +23,13 @@ type progress struct {
 // length share, both as shares of the whole tour.
 func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
-func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }
+func newProgress(w io.Writer) *progress { return &progress{w: unescaped(w), live: isTerminal(w)} }
 
 // isTerminal reports whether a reader or writer is a terminal, or another device but the null
 // device.
 func isTerminal(w any) bool {
-	if out, ok := w.(*sink); ok {
-		w = out.Writer
+	if out, ok := w.(io.Writer); ok {
+		w = unescaped(out)
 	}
 	f, ok := w.(*os.File)
 	if !ok {

@@ -70,7 +70,7 @@ func (o *output) failed(err error) error {
 	for _, detail := range st.Proto().GetDetails() {
 		text, err := o.json(detail)
 		if err != nil {
-			text = fmt.Appendf(nil, "a detail of type %s cannot be printed: %s", detail.GetTypeUrl(), reason(err))
+			text = []byte(clean(fmt.Sprintf("a detail of type %s cannot be printed: %s", detail.GetTypeUrl(), reason(err))))
 		}
 		failed.details = append(failed.details, string(text))
 	}

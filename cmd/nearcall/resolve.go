@@ -376,7 +376,7 @@ func (r *resolution) write(w io.Writer) error {
 	for _, e := range r.Endpoints {
 		line := []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)}
 		for i := range line {
-			line[i] = strings.ReplaceAll(clean(line[i]), "\n", " ")
+			line[i] = clean(strings.ReplaceAll(line[i], "\n", " "))
 		}
 		cells = append(cells, line)
 	}
@@ -385,10 +385,10 @@ func (r *resolution) write(w io.Writer) error {
 		b.WriteString(formatTable(cells, len(cells[0])))
 	}
 	if r.Config != "" {
-		fmt.Fprintf(&b, "\nservice config: %s\n", clean(r.Config))
+		fmt.Fprintf(&b, "\nservice config: %s\n", inset(r.Config))
 	}
 	if r.ConfigError != "" {
-		fmt.Fprintf(&b, "\nthe service config has an error: %s\n", clean(r.ConfigError))
+		fmt.Fprintf(&b, "\nthe service config has an error: %s\n", inset(r.ConfigError))
 	}
 	if r.Proxy {
 		b.WriteString("\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")

@@ -45,7 +45,7 @@ func similar(want string, names []string) []string {
 	slices.SortStableFunc(all, func(a, b match) int { return cmp.Compare(a.slips, b.slips) })
 	var closest []string
 	for _, m := range all[:min(len(all), 3)] {
-		closest = append(closest, m.name)
+		closest = append(closest, clean(m.name))
 	}
 	return closest
 }

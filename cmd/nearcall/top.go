@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,7 +23,8 @@ var topCommand = command{
 	least: 1, most: 1, setup: topJob,
 	more: "The server must count its calls with package callstats, and register that: calls := callstats.New(),\n" +
 		"the option nearcall.StatsHandler(calls), and calls.Register(srv). Times are those of calls that ended; the\n" +
-		"time of a stream is that from its begin to its end. Ctrl-C ends the command.\n",
+		"time of a stream is that from its begin to its end. CALLS and ERRORS count since the server began to count.\n" +
+		"Ctrl-C ends the command.\n",
 }
 
 // topJob adds the flags of nearcall top to flags.
@@ -68,10 +70,9 @@ func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w 
 		}
 		if before != nil {
 			var screen bytes.Buffer
-			switch {
-			case live:
-				screen.WriteString("\x1b[H\x1b[2J") // to the corner, and clear
-			case n > 1:
+			if live {
+				_, _ = io.WriteString(unescaped(w), "\x1b[H\x1b[2J") // to the corner, and clear
+			} else if n > 1 {
 				screen.WriteString("\n")
 			}
 			printTraffic(&screen, p.target, traffic(before, now))
@@ -106,6 +107,7 @@ func noCounts(err error) error {
 // A methodTraffic is what happened to a method in an interval.
 type methodTraffic struct {
 	name          string
+	begun, failed uint64  // since the server began to count
 	calls, errors float64 // per second
 	running       uint64
 	p50, p99      time.Duration // 0 if no call ended
@@ -123,11 +125,12 @@ func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
 	took := max(time.Duration(now.GetNow()-before.GetNow()), time.Millisecond).Seconds()
 	for _, m := range now.GetMethods() {
 		old := earlier[m.GetName()]
-		t := methodTraffic{name: m.GetName(), calls: float64(m.GetBegun()-old.GetBegun()) / took}
+		t := methodTraffic{name: m.GetName(), begun: m.GetBegun(), calls: float64(m.GetBegun()-old.GetBegun()) / took}
 		ended := uint64(0)
 		for code, n := range m.GetEnded() {
 			ended += n
 			if codes.Code(code) != codes.OK {
+				t.failed += n
 				t.errors += float64(n-old.GetEnded()[code]) / took
 			}
 		}
@@ -170,13 +173,16 @@ func printTraffic(w io.Writer, target string, all []methodTraffic) {
 			all[i].name = "(methods that the server does not have)"
 		}
 		all[i].name = clean(strings.TrimPrefix(all[i].name, "/"))
-		width = max(width, len(all[i].name))
+		width = max(width, utf8.RuneCountInString(all[i].name))
+		sum.begun, sum.failed = sum.begun+all[i].begun, sum.failed+all[i].failed
 		sum.calls, sum.errors, sum.running = sum.calls+all[i].calls, sum.errors+all[i].errors, sum.running+all[i].running
 	}
-	fmt.Fprintf(w, "%s: %s calls/s, %s errors/s, %d running\n\n", target, frequency(sum.calls), frequency(sum.errors), sum.running)
-	fmt.Fprintf(w, "%-*s %9s %9s %9s %9s %9s\n", width, head, "CALLS/S", "ERRORS/S", "RUNNING", "P50", "P99")
+	fmt.Fprintf(w, "%s: %s calls/s, %s errors/s, %d running; in total %d calls, %d errors\n\n",
+		target, frequency(sum.calls), frequency(sum.errors), sum.running, sum.begun, sum.failed)
+	fmt.Fprintf(w, "%-*s %9s %9s %9s %9s %9s %9s %9s\n", width, head, "CALLS/S", "ERRORS/S", "RUNNING", "P50", "P99", "CALLS", "ERRORS")
 	for _, m := range all {
-		fmt.Fprintf(w, "%-*s %9s %9s %9d %9s %9s\n", width, m.name, frequency(m.calls), frequency(m.errors), m.running, brief(m.p50), brief(m.p99))
+		fmt.Fprintf(w, "%-*s %9s %9s %9d %9s %9s %9d %9d\n",
+			width, m.name, frequency(m.calls), frequency(m.errors), m.running, brief(m.p50), brief(m.p99), m.begun, m.failed)
 	}
 }
 

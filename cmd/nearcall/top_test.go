@@ -28,10 +28,10 @@ func counting(t *testing.T) (target string) {
 }
 
 // A table is what top writes at a time, if calls were made.
-var table = regexp.MustCompile(`^\n?tcp:\S+: [0-9.]+ calls/s, [0-9.]+ errors/s, \d+ running
+var table = regexp.MustCompile(`^\n?tcp:\S+: [0-9.]+ calls/s, [0-9.]+ errors/s, \d+ running; in total \d+ calls, \d+ errors
 
-METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99
-(?s:.*)nearcall\.examples\.orders\.Orders/Place +[0-9.]+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s
+METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99     CALLS    ERRORS
+(?s:.*)nearcall\.examples\.orders\.Orders/Place +[0-9.]+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s +\d+ +0
 `)
 
 // A reader interrupts top when it has written two tables.
@@ -145,9 +145,9 @@ func TestTrafficIsTheDifference(t *testing.T) {
 	}}
 	all := traffic(before, now)
 	want := []methodTraffic{
-		{name: "/a/A", calls: 100.5, errors: 5, running: 1, p50: time.Millisecond, p99: 2 * time.Second},
-		{name: "", calls: 0.5, errors: 0.5, p50: time.Microsecond, p99: time.Microsecond},
-		{name: "/b/B", running: 2},
+		{name: "/a/A", begun: 301, failed: 10, calls: 100.5, errors: 5, running: 1, p50: time.Millisecond, p99: 2 * time.Second},
+		{name: "", begun: 1, failed: 1, calls: 0.5, errors: 0.5, p50: time.Microsecond, p99: time.Microsecond},
+		{name: "/b/B", begun: 7, running: 2},
 	}
 	if len(all) != len(want) {
 		t.Fatalf("the traffic is %+v", all)
@@ -159,12 +159,12 @@ func TestTrafficIsTheDifference(t *testing.T) {
 	}
 	var out bytes.Buffer
 	printTraffic(&out, "unix:s", all)
-	const table = `unix:s: 101 calls/s, 5.5 errors/s, 3 running
+	const table = `unix:s: 101 calls/s, 5.5 errors/s, 3 running; in total 309 calls, 11 errors
 
-METHOD                                    CALLS/S  ERRORS/S   RUNNING       P50       P99
-a/A                                           100       5.0         1       1ms        2s
-(methods that the server does not have)       0.5       0.5         0       1µs       1µs
-b/B                                             0         0         2         -         -
+METHOD                                    CALLS/S  ERRORS/S   RUNNING       P50       P99     CALLS    ERRORS
+a/A                                           100       5.0         1       1ms        2s       301        10
+(methods that the server does not have)       0.5       0.5         0       1µs       1µs         1         1
+b/B                                             0         0         2         -         -         7         0
 `
 	if out.String() != table {
 		t.Errorf("it prints\n%s", out.String())

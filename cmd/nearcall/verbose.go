@@ -19,8 +19,7 @@ func printMetadata(w io.Writer, prefix string, md metadata.MD) {
 			if strings.HasSuffix(name, "-bin") {
 				value = base64.StdEncoding.EncodeToString([]byte(value))
 			}
-			line := clean(name + ": " + value)
-			fmt.Fprintf(w, "%s%s\n", prefix, strings.ReplaceAll(line, "\n", `\x0a`))
+			fmt.Fprintf(w, "%s%s\n", prefix, clean(name+": "+value))
 		}
 	}
 }

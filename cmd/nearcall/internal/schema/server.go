@@ -46,8 +46,8 @@ func New(ctx context.Context, conn grpc.ClientConnInterface, opts ...grpc.CallOp
 
 // Close ends the calls to the server.
 func (s *Server) Close() {
-	s.cancel()
 	s.client.Reset() // or the client would close its stream when its memory is collected
+	s.cancel()
 }
 
 // Services returns the names of the server's services, in order.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -243,6 +244,48 @@ func TestEndlessReflectionIsAnError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCloseDoesNotWaitForAServerThatDoesNotEndItsCall checks that Close cancels such a call.
+func TestCloseDoesNotWaitForAServerThatDoesNotEndItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := new(lingering)
+		server := New(t.Context(), conn)
+		if _, err := server.Services(); err != nil {
+			t.Fatal(err)
+		}
+		server.Close()
+		if conn.calls != 1 || conn.ctx.Err() == nil {
+			t.Errorf("%d calls, and the last one's context is %v", conn.calls, conn.ctx.Err())
+		}
+	})
+}
+
+// A lingering server lists no services, and ends no call.
+type lingering struct {
+	grpc.ClientConnInterface
+	grpc.ClientStream
+	ctx   context.Context
+	calls int
+}
+
+func (l *lingering) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	l.ctx, l.calls = ctx, l.calls+1
+	return l, nil
+}
+
+func (*lingering) SendMsg(any) error { return nil }
+
+func (*lingering) CloseSend() error { return nil }
+
+func (l *lingering) RecvMsg(m any) error {
+	reply, ok := m.(*rpb.ServerReflectionResponse)
+	if !ok {
+		<-l.ctx.Done()
+		return l.ctx.Err()
+	}
+	reply.MessageResponse = &rpb.ServerReflectionResponse_ListServicesResponse{ListServicesResponse: new(rpb.ListServiceResponse)}
+	return nil
 }
 
 // FuzzFind links what a hostile server could send.
