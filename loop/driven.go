@@ -117,6 +117,10 @@ func (d *driven) resumeTask(t *task) {
 	if d.hostGone && c.bound { // only the host's goroutine could resume c
 		jobs := append(t.within, t.job)
 		l.mu.Unlock()
+		if t.onAbandon != nil {
+			t.onAbandon()
+			t.onAbandon = nil
+		}
 		for _, j := range jobs {
 			j.Leave()
 		}

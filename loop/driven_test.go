@@ -358,6 +358,43 @@ func TestTasksOfABoundHostThatIsGone(t *testing.T) {
 	}
 }
 
+// TestALockThatATaskOfABoundHostThatIsGoneWaitsFor checks that a task that can never continue does not
+// keep a lock that was passed to it.
+func TestALockThatATaskOfABoundHostThatIsGoneWaitsFor(t *testing.T) {
+	if os.Getenv(hazard) == "" { // in a child process: it leaks a goroutine
+		cmd := exec.Command(os.Args[0], "-test.run=^TestALockThatATaskOfABoundHostThatIsGoneWaitsFor$")
+		cmd.Env = append(os.Environ(), hazard+"=a host that is gone")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "it ends well") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	h := newHost(true)
+	l := h.loop
+	var m wait.Mutex
+	m.Lock(nil)
+	begun := make(chan struct{})
+	if err := (*handlers)(l).Start(false, job{run: func() {
+		close(begun)
+		m.Lock((*handlers)(l))
+		t.Error("it goes on")
+	}, lost: func(error) {}}); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	settled := make(chan struct{})
+	_ = l.Post(func() { close(settled) }) // runs when the task waits
+	<-settled
+	close(h.gone)
+	<-h.over
+	m.Unlock()
+	m.Lock(nil)
+	if !t.Failed() {
+		fmt.Println("it ends well")
+		os.Exit(0)
+	}
+}
+
 func TestHostedLoopsAreDrivenByTheirHost(t *testing.T) {
 	for name, o := range map[string]Option{"Coroutines": Coroutines(), "Pinned": Pinned()} {
 		func() {

@@ -171,12 +171,21 @@ func Handoff(p Parker) {
 	Unpark(p)
 }
 
+// An Abandoner is the Parker of a task that its loop may abandon: if the goroutine that must run the
+// task is gone, a Park of the task that was unparked never returns.
+type Abandoner interface {
+	// OnAbandon sets the function that the loop calls, without holding a lock, if it abandons the
+	// task; nil for none. Only the task calls it.
+	OnAbandon(f func())
+}
+
 // A Mutex is a lock that may be held across waits: a waiter for it parks. The
 // zero value is unlocked.
 //
 // Invariant: queue is empty unless the state is contended. The state becomes contended, and
 // changes back, only under mu. If queue is not empty, Unlock leaves the state as it is, and passes
-// the lock to the first in queue by giving it a token.
+// the lock to the first in queue by giving it a token. A task that is abandoned with this token
+// passes the lock on.
 type Mutex struct {
 	state atomic.Uint32
 	mu    sync.Mutex
@@ -211,6 +220,10 @@ func (m *Mutex) Lock(w Waiter) {
 	p := w.Parker()
 	m.queue = append(m.queue, p)
 	m.mu.Unlock()
+	if a, ok := p.(Abandoner); ok {
+		a.OnAbandon(m.Unlock)
+		defer a.OnAbandon(nil)
+	}
 	_ = p.Park(context.Background())
 	w.Release(p)
 }
