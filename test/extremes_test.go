@@ -37,7 +37,7 @@ func byNearcall(opts ...nearcall.DialOption) func(t *testing.T, target string, m
 	return func(t *testing.T, target string, more ...nearcall.DialOption) func(context.Context) error {
 		client := dial(t, target, append(more, opts...)...)
 		return func(ctx context.Context) error {
-			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(1000)})
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100_000)})
 			return err
 		}
 	}
@@ -70,7 +70,7 @@ func faces() []face {
 			}
 			t.Cleanup(func() { _ = conn.Close() })
 			return func(ctx context.Context) error {
-				_, err := testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(1000)})
+				_, err := testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100_000)})
 				return err
 			}
 		}},
@@ -96,7 +96,11 @@ func byHTTP(protocol func(*http.Protocols, bool)) func(*testing.T, string, ...ne
 				return status.Error(codes.Unavailable, err.Error())
 			}
 			defer resp.Body.Close()
-			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			body, err := io.ReadAll(resp.Body)
+			switch {
+			case resp.StatusCode == http.StatusTooManyRequests:
+				return status.Error(codes.ResourceExhausted, string(body))
+			case err != nil || resp.StatusCode != http.StatusOK:
 				return status.Error(codes.Unavailable, fmt.Sprintf("%s: %s, %v", resp.Status, body, err))
 			}
 			return nil
@@ -122,37 +126,41 @@ func allEnd(t *testing.T, f face, n int, want func(codes.Code) bool, server []ne
 
 func ok(c codes.Code) bool          { return c == codes.OK }
 func okOrGone(c codes.Code) bool    { return c == codes.OK || c == codes.Unavailable }
+func exhausted(c codes.Code) bool   { return c == codes.ResourceExhausted }
 func unavailable(c codes.Code) bool { return c == codes.Unavailable }
-func keeps(p keepalive.ServerParameters) []nearcall.ServerOption {
-	return []nearcall.ServerOption{nearcall.KeepaliveParams(p)}
-}
 
 // TestDurationsOfServers: a duration that means never ends no connection, a tiny one ends connections
 // early, and none does harm beyond that. An age that is negative is none; grpc-go panics.
 func TestDurationsOfServers(t *testing.T) {
+	options := func(d time.Duration, p keepalive.ServerParameters) []nearcall.ServerOption {
+		return []nearcall.ServerOption{
+			nearcall.KeepaliveParams(p), nearcall.ConnectionTimeout(math.MaxInt64),
+			nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: d, PermitWithoutStream: d < 0}),
+		}
+	}
+	ages := func(d time.Duration) []nearcall.ServerOption {
+		return options(0, keepalive.ServerParameters{MaxConnectionIdle: d, MaxConnectionAge: d, MaxConnectionAgeGrace: d})
+	}
 	const longest = math.MaxInt64
 	for name, c := range map[string]struct {
 		opts []nearcall.ServerOption
 		want func(codes.Code) bool // okOrGone if connections may end at once
 	}{
-		"never":                {keeps(keepalive.ServerParameters{MaxConnectionIdle: longest, MaxConnectionAge: longest, MaxConnectionAgeGrace: longest, Time: longest, Timeout: longest}), ok},
-		"almost never":         {keeps(keepalive.ServerParameters{MaxConnectionIdle: longest - 1, MaxConnectionAge: longest - 1, MaxConnectionAgeGrace: longest - 1, Time: longest - 1, Timeout: longest - 1}), ok},
-		"negative ages":        {keeps(keepalive.ServerParameters{MaxConnectionIdle: -1, MaxConnectionAge: -1, MaxConnectionAgeGrace: -1}), ok},
-		"very negative ages":   {keeps(keepalive.ServerParameters{MaxConnectionIdle: math.MinInt64, MaxConnectionAge: math.MinInt64, MaxConnectionAgeGrace: math.MinInt64}), ok},
-		"1 ns idle":            {keeps(keepalive.ServerParameters{MaxConnectionIdle: 1}), okOrGone},
-		"1 ns old":             {keeps(keepalive.ServerParameters{MaxConnectionAge: 1}), okOrGone},
-		"1 ns old, no grace":   {keeps(keepalive.ServerParameters{MaxConnectionAge: 1, MaxConnectionAgeGrace: -1}), okOrGone},
-		"1 ns old, long grace": {keeps(keepalive.ServerParameters{MaxConnectionAge: 1, MaxConnectionAgeGrace: longest}), okOrGone},
-		"PINGs after 1 ns":     {keeps(keepalive.ServerParameters{Time: 1, Timeout: longest}), ok},
-		"PINGs before now":     {keeps(keepalive.ServerParameters{Time: -1, Timeout: -1}), okOrGone},
-		"no PINGs are allowed": {[]nearcall.ServerOption{nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: longest})}, ok},
-		"all PINGs are":        {[]nearcall.ServerOption{nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: math.MinInt64, PermitWithoutStream: true})}, ok},
-		"any time to connect":  {[]nearcall.ServerOption{nearcall.ConnectionTimeout(longest)}, ok},
+		"never":              {ages(longest), ok},
+		"almost never":       {ages(longest - 1), ok},
+		"negative ages":      {ages(-1), ok},
+		"very negative ages": {ages(math.MinInt64), ok},
+		"1 ns idle":          {options(0, keepalive.ServerParameters{MaxConnectionIdle: 1}), okOrGone},
+		"1 ns old":           {options(0, keepalive.ServerParameters{MaxConnectionAge: 1, MaxConnectionAgeGrace: longest}), okOrGone},
+		"1 ns old, no grace": {options(0, keepalive.ServerParameters{MaxConnectionAge: 1, MaxConnectionAgeGrace: -1}), okOrGone},
+		"no PINGs":           {options(longest, keepalive.ServerParameters{Time: longest, Timeout: longest}), ok},
+		"PINGs after 1 ns":   {options(1, keepalive.ServerParameters{Time: 1, Timeout: longest}), ok},
+		"PINGs before now":   {options(-1, keepalive.ServerParameters{Time: -1, Timeout: -1}), okOrGone},
 	} {
 		for _, f := range faces() {
-			t.Run(name+"/"+f.name, func(t *testing.T) {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				n := 3
+				n := 2
 				if c.want(codes.Unavailable) {
 					n = 1 // clients back off
 				}
@@ -164,9 +172,9 @@ func TestDurationsOfServers(t *testing.T) {
 
 // As in grpc-go, no connection succeeds if a server gives it no time.
 func TestNoTimeToConnect(t *testing.T) {
-	for _, d := range []time.Duration{math.MinInt64, -1, 0, 1} {
+	for _, d := range []time.Duration{math.MinInt64, 0, 1} {
 		for _, f := range faces() {
-			t.Run(fmt.Sprint(f.name, d), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%v", f.name, d), func(t *testing.T) {
 				t.Parallel()
 				allEnd(t, f, 1, unavailable, []nearcall.ServerOption{nearcall.ConnectionTimeout(d)})
 			})
@@ -177,18 +185,65 @@ func TestNoTimeToConnect(t *testing.T) {
 // TestDurationsOfClients: calls succeed whatever the durations are.
 func TestDurationsOfClients(t *testing.T) {
 	for _, d := range []time.Duration{math.MinInt64, -1, 0, 1, math.MaxInt64 - 1, math.MaxInt64} {
-		for name, opt := range map[string]nearcall.DialOption{
-			"idle timeout":      nearcall.WithIdleTimeout(d),
-			"keepalive":         nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: d, Timeout: d, PermitWithoutStream: true}),
-			"keepalive timeout": nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: math.MaxInt64, Timeout: d}),
-			"backoff":           nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d, MaxDelay: d, Multiplier: 1.6, Jitter: 0.2}, MinConnectTimeout: max(d, time.Minute)}),
-		} {
-			for _, f := range ownFaces() {
-				t.Run(fmt.Sprintf("%s/%v/%s", f.name, d, name), func(t *testing.T) {
-					t.Parallel()
-					allEnd(t, f, 2, ok, nil, opt)
-				})
-			}
+		backoffs := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d, MaxDelay: d, Multiplier: 1.6, Jitter: 0.2}, MinConnectTimeout: max(d, time.Minute)}
+		for _, f := range ownFaces() {
+			t.Run(fmt.Sprintf("%s/%v", f.name, d), func(t *testing.T) {
+				t.Parallel()
+				allEnd(t, f, 2, ok, nil, nearcall.WithIdleTimeout(d), nearcall.WithConnectParams(backoffs),
+					nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: d, Timeout: d, PermitWithoutStream: true}))
+			})
+		}
+	}
+}
+
+// TestSizesOfServers: calls succeed whatever the limits are, but those of messages.
+func TestSizesOfServers(t *testing.T) {
+	for _, n := range []int64{math.MinInt64, -1, 0, 1, math.MaxInt32, math.MaxInt64} {
+		window, limit := int32(min(max(n, math.MinInt32), math.MaxInt32)), uint32(min(max(n, 0), math.MaxUint32))
+		opts := []nearcall.ServerOption{nearcall.InitialWindowSize(window), nearcall.InitialConnWindowSize(window), nearcall.MaxConcurrentStreams(limit)}
+		if n != 1 { // no header of gRPC is that small, and no connection of shm:
+			opts = append(opts, nearcall.MaxHeaderListSize(limit), nearcall.MaxSharedMemory(n))
+		}
+		if n > 1 {
+			opts = append(opts, nearcall.MaxRecvMsgSize(int(min(n, math.MaxInt))), nearcall.MaxSendMsgSize(int(min(n, math.MaxInt))))
+		}
+		for _, f := range faces() {
+			t.Run(fmt.Sprintf("%s/%d", f.name, n), func(t *testing.T) {
+				t.Parallel()
+				allEnd(t, f, 1, ok, opts)
+			})
+		}
+	}
+	for name, opt := range map[string]nearcall.ServerOption{"MaxRecvMsgSize": nearcall.MaxRecvMsgSize(-1), "MaxSendMsgSize": nearcall.MaxSendMsgSize(math.MinInt)} {
+		for _, f := range faces() {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				allEnd(t, f, 1, exhausted, []nearcall.ServerOption{opt})
+			})
+		}
+	}
+}
+
+// TestSizesOfClients: the same for clients.
+func TestSizesOfClients(t *testing.T) {
+	for _, n := range []int64{math.MinInt64, -1, 0, 1, math.MaxInt32, math.MaxInt64} {
+		window, limit := int32(min(max(n, math.MinInt32), math.MaxInt32)), uint32(min(max(n, 0), math.MaxUint32))
+		opts := []nearcall.DialOption{
+			nearcall.WithInitialWindowSize(window), nearcall.WithInitialConnWindowSize(window), nearcall.WithMaxHeaderListSize(limit),
+			nearcall.WithMaxCallAttempts(int(max(math.MinInt, min(n, math.MaxInt)))),
+		}
+		if n != 1 { // 1 byte has no room for a connection of shm:
+			opts = append(opts, nearcall.WithMaxSharedMemory(n))
+		}
+		if n > 1 {
+			most := int(min(n, math.MaxInt))
+			opts = append(opts, nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)))
+		}
+		for _, f := range ownFaces() {
+			t.Run(fmt.Sprintf("%s/%d", f.name, n), func(t *testing.T) {
+				t.Parallel()
+				allEnd(t, f, 1, ok, nil, opts...)
+			})
 		}
 	}
 }

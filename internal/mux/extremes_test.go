@@ -98,3 +98,44 @@ func TestMinimaOfAnyLength(t *testing.T) {
 		}
 	}
 }
+
+// TestWindowsOfAnySize: messages of more than a connection's window arrive, whatever the windows are. On
+// 32-bit systems a multiple of a large window does not fit an int.
+func TestWindowsOfAnySize(t *testing.T) {
+	const n = 256 << 10
+	for _, c := range []struct{ window, connWindow, maxWindow, messages int }{
+		{math.MinInt32, math.MinInt32, math.MinInt32, 3}, {1, 1, 1, 3}, {1, math.MaxInt32, 0, 3},
+		{8 << 20, 0, 0, 40}, {8 << 20, 8 << 20, math.MaxInt32, 40}, {math.MaxInt32, 1, 0, 3}, {math.MaxInt32, math.MaxInt32, math.MaxInt32, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{}
+			o := Options{Window: c.window, ConnWindow: c.connWindow, MaxWindow: c.maxWindow}
+			cs, ss := pair(t, o, o, w)
+			out, err := cs.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := w.first(t)
+			sent := make(chan error, 1)
+			go func() {
+				for range c.messages {
+					if err := out.Send(&link.Frame{Msg: ofBytes(n), HasMsg: true}); err != nil {
+						sent <- err
+						return
+					}
+				}
+				sent <- nil
+			}()
+			for range c.messages {
+				if b, err := receive(in, math.MaxInt); err != nil || len(b) != n {
+					t.Fatalf("%+v: %d bytes, %v", c, len(b), err)
+				}
+			}
+			if err := <-sent; err != nil {
+				t.Errorf("%+v: %v", c, err)
+			}
+			_ = cs.Close(errors.New("done"))
+			<-ss.Gone()
+		})
+	}
+}
