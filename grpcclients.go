@@ -7,9 +7,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -61,7 +63,7 @@ func (s *Server) grpcConfig() grpcserver.Config {
 		grpc.MaxRecvMsgSize(o.MaxRecv),
 		grpc.MaxSendMsgSize(o.MaxSend),
 		grpc.WaitForHandlers(o.ServerConfig.WaitForHandlers),
-		grpc.KeepaliveParams(o.Socket.ServerKeepalive),
+		grpc.KeepaliveParams(ages(o.Socket.ServerKeepalive)),
 		grpc.KeepaliveEnforcementPolicy(o.Socket.Enforcement),
 	}
 	for _, h := range o.Stats {
@@ -91,6 +93,21 @@ func (s *Server) grpcConfig() grpcserver.Config {
 	}
 	c.Options = append(opts, o.GRPC...)
 	return c
+}
+
+// ages returns p with ages that grpc-go can take. At a MaxConnectionAge that is negative or shorter than
+// 10 ns it panics, and adding its jitter to a very long one overflows.
+func ages(p keepalive.ServerParameters) keepalive.ServerParameters {
+	p.MaxConnectionIdle = max(p.MaxConnectionIdle, 0)
+	switch age := &p.MaxConnectionAge; {
+	case *age <= 0:
+		*age = 0 // none
+	case *age > durations.Longest/2:
+		*age = durations.Longest
+	default:
+		*age = max(*age, 10)
+	}
+	return p
 }
 
 // A forwardingCodec is the codec of a server that forwards some calls.

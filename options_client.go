@@ -115,9 +115,13 @@ func WithMaxCallAttempts(n int) DialOption {
 // WithIdleTimeout sets how long a connection without calls stays open. After that time,
 // or up to a quarter later, it is closed and becomes idle: it does not reconnect before
 // the next call or [ClientConn.Connect]. The default is 30 minutes; 0 disables the
-// timeout. In process it has no effect: an idle connection holds nothing worth closing.
+// timeout, and a negative one is as short as possible. In process it has no effect: an idle connection holds nothing worth closing.
 func WithIdleTimeout(d time.Duration) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.IdleTimeout = d }, grpc.WithIdleTimeout(d))
+	return options.SetDial(func(o *options.Dial) {
+		if o.IdleTimeout = d; d < 0 {
+			o.IdleTimeout = 1 // as in grpc-go
+		}
+	}, grpc.WithIdleTimeout(d))
 }
 
 // WithMaxSharedMemory limits the shared memory that the client's connection uses, in bytes. The

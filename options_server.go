@@ -97,7 +97,11 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 // where the default window grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
 // clients the default is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = int(bytes), int(bytes) })
+	n := int(bytes)
+	if n != 0 {
+		n = max(n, 64<<10)
+	}
+	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = n, n })
 }
 
 // UnknownServiceHandler sets the handler of calls to methods that are not registered.

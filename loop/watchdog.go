@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/grpclog"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // Watchdog makes the loop call report when a task runs for longer than limit without waiting. The
@@ -50,6 +52,9 @@ type watch struct {
 // checksPerLimit is how often a watch checks within its limit.
 const checksPerLimit = 4
 
+// every returns the time between two checks.
+func (w *watch) every() time.Duration { return durations.Recheck(w.limit / checksPerLimit) }
+
 // start starts the timer unless it runs. It is called when a task gets the turn. mu is
 // held.
 func (w *watch) start() {
@@ -58,10 +63,10 @@ func (w *watch) start() {
 	}
 	w.isRunning = true
 	w.noteTurn()
-	if every := w.limit / checksPerLimit; w.timer == nil {
-		w.timer = time.AfterFunc(every, w.tick)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.every(), w.tick)
 	} else {
-		w.timer.Reset(every)
+		w.timer.Reset(w.every())
 	}
 }
 
@@ -85,7 +90,7 @@ func (w *watch) tick() {
 		w.reported, tells = true, true
 	}
 	number, turn := l.holder.number.Load(), w.turn
-	w.timer.Reset(w.limit / checksPerLimit)
+	w.timer.Reset(w.every())
 	l.mu.Unlock()
 	if !tells {
 		return

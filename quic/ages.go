@@ -3,10 +3,11 @@ package quic
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // ages are a server's limits for the age and the idle time of a connection. The timers are
@@ -27,8 +28,7 @@ func (s *session) startTimers() {
 		s.ages.idle = time.AfterFunc(d, s.onIdle)
 	}
 	if d := s.ages.limits.MaxConnectionAge; d > 0 {
-		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
-		s.ages.age = time.AfterFunc(time.Duration(float64(d)*(1+jitter*(2*rand.Float64()-1))), s.onAge)
+		s.ages.age = time.AfterFunc(durations.Age(d), s.onAge)
 	}
 }
 
@@ -64,7 +64,7 @@ func (s *session) onIdle() {
 			return
 		}
 	}
-	s.ages.idle.Reset(left)
+	s.ages.idle.Reset(durations.Recheck(left))
 }
 
 var errOld = errors.New("the connection reached MaxConnectionAge")
@@ -77,7 +77,7 @@ func (s *session) onAge() {
 	if s.ended != nil {
 		return
 	}
-	if grace := s.ages.limits.MaxConnectionAgeGrace; grace > 0 {
+	if grace := s.ages.limits.MaxConnectionAgeGrace; grace != 0 {
 		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
 	}
 	s.announce() // and not retire: running handlers may still make calls

@@ -9,6 +9,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -51,7 +52,7 @@ func config(s *registry.Settings) *q.Config {
 		c.MaxIncomingStreams = int64(s.MaxStreams)
 	}
 	if s.Handshake > 0 {
-		c.HandshakeIdleTimeout = min(s.Handshake, handshake) / 2
+		c.HandshakeIdleTimeout = max(min(s.Handshake, handshake)/2, 1) // quic-go takes 0 as its default
 	}
 	return c
 }
@@ -62,8 +63,7 @@ func clientConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	c.KeepAlivePeriod = probing
 	if k := s.Keepalive; k.Time > 0 {
-		c.KeepAlivePeriod = max(k.Time, minKeepalive)
-		c.MaxIdleTimeout = c.KeepAlivePeriod + cmp.Or(k.Timeout, keepaliveTimeout)
+		keepAlive(c, max(k.Time, minKeepalive), k.Timeout)
 	}
 	if s.Accept == nil {
 		c.MaxIncomingStreams = -1
@@ -76,10 +76,20 @@ func clientConfig(s *registry.Settings) *q.Config {
 func serverConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	if k := s.ServerKeepalive; k.Time > 0 {
-		c.KeepAlivePeriod = max(k.Time, time.Second) // as in gRPC
-		c.MaxIdleTimeout = c.KeepAlivePeriod + cmp.Or(k.Timeout, keepaliveTimeout)
+		keepAlive(c, max(k.Time, time.Second), k.Timeout) // as in gRPC
 	}
 	return c
+}
+
+// never is longer than any connection lives. quic-go adds its timeouts to its clock without a check
+// for overflow.
+const never = 100 * 365 * 24 * time.Hour
+
+// keepAlive sets how long a connection may be silent before a packet asks for an answer, and how long
+// it may then take until the connection is lost; 0 is gRPC's default.
+func keepAlive(c *q.Config, period, timeout time.Duration) {
+	c.KeepAlivePeriod = min(period, never)
+	c.MaxIdleTimeout = min(durations.Sum(c.KeepAlivePeriod, max(cmp.Or(timeout, keepaliveTimeout), 0)), never)
 }
 
 // watchOf returns the watch of a session with the configuration c.

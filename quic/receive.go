@@ -25,8 +25,8 @@ const (
 
 // maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. The bound leaves
 // room for what the largest window of a stream lets arrive, and for one more message of gRPC's
-// default limit.
-func (s *session) maxUnread() int { return 2 * max(s.window, maxWindow) }
+// default limit. It fits an int on 32-bit systems, too.
+func (s *session) maxUnread() int { return 2 * min(max(s.window, maxWindow), 1<<30-1) }
 
 // An inbox holds the frames that have arrived and were not received yet. Guarded by the stream's
 // mu.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // parse parses flags before, between and after other arguments, and returns the other arguments.
@@ -109,7 +111,7 @@ func (s *seconds) String() string {
 func (s *seconds) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if n, plain := strconv.ParseFloat(text, 64); plain == nil {
-		d, err = time.Duration(n*float64(time.Second)), nil
+		d, err = durations.Of(n*float64(time.Second)), nil
 	}
 	if err != nil || d <= 0 {
 		return errors.New("write a number of seconds above 0, or a time such as 500ms")

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // grpc-go counts its own calls to find out whether a ClientConn is idle. So a timer looks now and
@@ -20,7 +22,7 @@ func (c *Channel) watchIdleness() {
 	c.watcher = time.AfterFunc(c.lookAfter(), c.lookForCalls)
 }
 
-func (c *Channel) lookAfter() time.Duration { return (c.cfg.IdleTimeout + 3) / 4 }
+func (c *Channel) lookAfter() time.Duration { return durations.Recheck(c.cfg.IdleTimeout / 4) }
 
 // idleTimeout returns the timeout for grpc-go. It is somewhat longer than the channel's, so that the
 // timer looks before it passes, also on a busy machine.
@@ -28,7 +30,7 @@ func (c *Channel) idleTimeout() time.Duration {
 	if c.cfg.IdleTimeout <= 0 {
 		return 0
 	}
-	return c.cfg.IdleTimeout + 100*time.Millisecond
+	return durations.Sum(c.cfg.IdleTimeout, 100*time.Millisecond)
 }
 
 // touch makes a call with grpc-go that ends at once. It makes grpc-go leave idle mode, or stay out of

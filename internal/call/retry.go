@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -98,12 +99,12 @@ func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration,
 	if r == nil {
 		return 0, err
 	}
-	pushback, hasPushback := 0, false
+	pushback, hasPushback := int64(0), false
 	switch values := trailer[pushbackKey]; len(values) {
 	case 0:
 	case 1:
 		var e error
-		if pushback, e = strconv.Atoi(values[0]); e != nil || pushback < 0 {
+		if pushback, e = strconv.ParseInt(values[0], 10, 64); e != nil || pushback < 0 {
 			r.throttler.throttle() // the server forbids a retry: this counts as a failure
 			return 0, err
 		}
@@ -125,13 +126,13 @@ func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration,
 	}
 	if hasPushback {
 		r.numRetriesSincePushback = 0
-		return time.Millisecond * time.Duration(pushback), nil
+		return durations.Of(float64(pushback) * float64(time.Millisecond)), nil
 	}
 	fact := math.Pow(rp.backoffMultiplier, float64(r.numRetriesSincePushback))
 	d := min(float64(rp.initialBackoff)*fact, float64(rp.maxBackoff))
 	d *= 0.8 + 0.4*rand.Float64() // jitter
 	r.numRetriesSincePushback++
-	return time.Duration(int64(d)), nil
+	return durations.Of(d), nil
 }
 
 // addPreviousAttempts returns md with the number of previous attempts, if there were

@@ -602,3 +602,30 @@ func TestPolicyRetryRaces(t *testing.T) {
 		}
 	}
 }
+
+// A policy's longest backoff, and any pause that a server asks for, pass in the future.
+func TestAnyBackoffAndPushback(t *testing.T) {
+	for range 200 {
+		r := policy(100)
+		r.policy.initialBackoff, r.policy.maxBackoff = math.MaxInt64, math.MaxInt64
+		r.policy.backoffMultiplier = math.MaxFloat64
+		for range 3 {
+			if d, err := r.shouldRetry(errAgain, nil); err != nil || d < math.MaxInt64/2 {
+				t.Fatalf("%v, %v", d, err)
+			}
+		}
+	}
+	for text, want := range map[string]time.Duration{
+		"0": 0, "1": time.Millisecond, "2147483648": 1 << 31 * time.Millisecond,
+		"9223372036855": math.MaxInt64, "9223372036854775807": math.MaxInt64,
+	} {
+		if d, err := policy(100).shouldRetry(errAgain, metadata.Pairs(pushbackKey, text)); err != nil || d != want {
+			t.Errorf("%s ms: %v, %v, want %v", text, d, err, want)
+		}
+	}
+	for _, text := range []string{"-1", "-9223372036854775808", "9223372036854775808", ""} {
+		if d, err := policy(100).shouldRetry(errAgain, metadata.Pairs(pushbackKey, text)); err == nil {
+			t.Errorf("%q ms: a retry after %v", text, d)
+		}
+	}
+}

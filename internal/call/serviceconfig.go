@@ -49,8 +49,8 @@ type (
 		Name                    *[]jsonName
 		WaitForReady            *bool
 		Timeout                 *jsonDuration
-		MaxRequestMessageBytes  *int
-		MaxResponseMessageBytes *int
+		MaxRequestMessageBytes  *jsonSize
+		MaxResponseMessageBytes *jsonSize
 		RetryPolicy             *jsonRetryPolicy
 	}
 	jsonName            struct{ Service, Method string }
@@ -110,7 +110,7 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 }
 
 func (m *jsonMethodConfig) config(maxCallAttempts int) (*methodConfig, error) {
-	mc := &methodConfig{waitForReady: m.WaitForReady, timeout: (*time.Duration)(m.Timeout), maxRequest: m.MaxRequestMessageBytes, maxResponse: m.MaxResponseMessageBytes}
+	mc := &methodConfig{waitForReady: m.WaitForReady, timeout: (*time.Duration)(m.Timeout), maxRequest: (*int)(m.MaxRequestMessageBytes), maxResponse: (*int)(m.MaxResponseMessageBytes)}
 	rp := m.RetryPolicy
 	if rp == nil {
 		return mc, nil
@@ -203,6 +203,17 @@ func parseJSONDuration(s string) (time.Duration, error) {
 		}
 	}
 	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)
+}
+
+// A jsonSize is a number of bytes. One that does not fit an int becomes the closest that does.
+type jsonSize int
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (n *jsonSize) UnmarshalJSON(b []byte) error {
+	var whole int64
+	err := json.Unmarshal(b, &whole)
+	*n = jsonSize(max(math.MinInt, min(whole, math.MaxInt)))
+	return err
 }
 
 // of returns the config of a method: its own, or that of its service, or the default.

@@ -278,3 +278,40 @@ func TestHealthChecksAreRefusedWhereGRPCMakesThem(t *testing.T) {
 		}
 	}
 }
+
+// A service config can hold any size and any duration, also on 32-bit systems.
+func TestSizesAndTimeoutsOfAnyLength(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "-1": -1, "4294967296": 1 << 32, "9223372036854775807": math.MaxInt64, "-9223372036854775808": math.MinInt64,
+	} {
+		sc, err := ParseServiceConfig(`{"methodConfig":[{"name":[{}],"maxRequestMessageBytes":`+text+`}]}`, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *sc.of("/a/b").maxRequest; got != int(max(math.MinInt, min(want, math.MaxInt))) {
+			t.Errorf("%s bytes are %d", text, got)
+		}
+	}
+	for _, text := range []string{"9223372036854775808", "1.5", `"1"`} {
+		if _, err := ParseServiceConfig(`{"methodConfig":[{"name":[{}],"maxRequestMessageBytes":`+text+`}]}`, 5); err == nil {
+			t.Errorf("%s bytes are taken", text)
+		}
+	}
+	const century = 100 * 365 * 24 * time.Hour
+	for text, ok := range map[string]func(time.Duration) bool{
+		"0s":             func(d time.Duration) bool { return d == 0 },
+		"0.000000001s":   func(d time.Duration) bool { return d == 1 },
+		"-1s":            func(d time.Duration) bool { return d < 0 },
+		"9223372036s":    func(d time.Duration) bool { return d > century },
+		"315576000000s":  func(d time.Duration) bool { return d > century },
+		"-315576000000s": func(d time.Duration) bool { return d < -century },
+	} {
+		sc, err := ParseServiceConfig(`{"methodConfig":[{"name":[{}],"timeout":"`+text+`"}]}`, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := *sc.of("/a/b").timeout; !ok(d) {
+			t.Errorf("%s are %v", text, d)
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // Idleness detects that a connection has made no calls for a while. Each call costs one
@@ -72,7 +74,7 @@ func (i *Idleness) Active() bool {
 // The checks find out roughly when the last call ended, so that calls need not read the
 // clock.
 func (i *Idleness) nextCheck(idle time.Duration) time.Duration {
-	return min(i.timeout-idle, (i.timeout+3)/4)
+	return durations.Recheck(min(i.timeout-idle, i.timeout/4))
 }
 
 // NewIdleness returns an Idleness that makes a connector idle after d without calls. If d is not

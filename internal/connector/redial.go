@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/backoff"
+
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
 // redial decides when the next attempt to connect is due. While attempts fail it follows gRPC's
@@ -69,5 +71,5 @@ func interval(b backoff.Config, failures int) time.Duration {
 		}
 	}
 	d = min(d, maxDelay) * (1 + b.Jitter*(2*rand.Float64()-1))
-	return time.Duration(max(d, float64(time.Millisecond)))
+	return max(durations.Of(d), time.Millisecond)
 }

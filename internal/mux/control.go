@@ -254,7 +254,7 @@ const windowsUnread = 256
 // returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
 // unless too many bytes are unread. mu is held.
 func (s *Session) returnConnCredit() {
-	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
+	if s.taken >= s.opts.ConnWindow/4 && s.unread/windowsUnread < s.opts.Window {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
 		s.connIn += s.taken
 		s.taken = 0

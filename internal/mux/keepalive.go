@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -73,9 +73,7 @@ func (s *Session) startAgeTimers() {
 		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
 	}
 	if k.MaxConnectionAge > 0 {
-		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
-		age := time.Duration(float64(k.MaxConnectionAge) * (1 + jitter*(2*rand.Float64()-1)))
-		p.age = time.AfterFunc(age, s.onMaxAge)
+		p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
 	}
 }
 
@@ -176,7 +174,7 @@ func (s *Session) onIdleTimer() {
 			return
 		}
 	}
-	p.idle.Reset(left)
+	p.idle.Reset(durations.Recheck(left))
 	s.mu.Unlock()
 }
 
@@ -186,7 +184,7 @@ func (s *Session) onMaxAge() {
 	s.mu.Lock()
 	p := &s.keepalive
 	if s.ended == nil {
-		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace > 0 {
+		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace != 0 {
 			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
 		}
 		s.announce() // and not retire: running handlers may still make calls
@@ -208,7 +206,7 @@ func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
 
 // millis returns d in milliseconds, rounded up.
 func millis(d time.Duration) uint64 {
-	return uint64(max(d, 0)+time.Millisecond-1) / uint64(time.Millisecond)
+	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
 }
 
 // handlePing answers a PING. A server also enforces its minimum time between PINGs. mu

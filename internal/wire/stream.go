@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -267,6 +268,10 @@ func (f *framing) appendPiece() {
 // that was received.
 var noMetadata = metadata.MD{}
 
+// maxPlaced is more than any shared memory has, in bytes. The credit that so large a message takes
+// fits an int, and so does its sum with a window.
+const maxPlaced = math.MaxInt / 2
+
 // A Received is the decoded body of a STREAM frame. Data aliases the frame.
 type Received struct {
 	// From the caller.
@@ -342,7 +347,7 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 		rc.Size = clamp(r.uint())
 	}
 	if flags&FlagPlace != 0 {
-		rc.Placed, rc.Size, rc.Place = true, clamp(r.uint()), clamp(r.uint())
+		rc.Placed, rc.Size, rc.Place = true, min(clamp(r.uint()), maxPlaced), clamp(r.uint())
 		if r.end() == nil && rc.Size < MinPlace {
 			r.fail("a message of %d bytes is in shared memory, which takes %d at least", rc.Size, MinPlace)
 		}

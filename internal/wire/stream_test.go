@@ -495,3 +495,16 @@ func TestAMessageInAPlace(t *testing.T) {
 		}
 	}
 }
+
+// A peer may claim that a placed message has any size and any place. What its receiver computes with
+// them fits an int.
+func TestAPlacedMessageOfAnySize(t *testing.T) {
+	for _, size := range []uint64{MinPlace, 1 << 30, 1<<31 - 1, 1<<32 - 1, 1 << 32, MaxUint} {
+		b := appendUint(appendUint(beginFrame(nil, KindStream|FlagMessage|FlagPlace, 1), size), MaxUint)
+		d := Decoder{Block: 1 << 20, Places: true}
+		rc, err := d.Stream(one(t, finishFrame(b, 0)), nil, true)
+		if err != nil || rc.Size > math.MaxInt/2 || uint64(rc.Size) != min(size, math.MaxInt/2) || rc.Place < 0 {
+			t.Errorf("%d bytes: %+v, %v", size, rc, err)
+		}
+	}
+}

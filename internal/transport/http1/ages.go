@@ -2,18 +2,17 @@ package http1
 
 import (
 	"errors"
-	"math/rand/v2"
 	"time"
-)
 
-const jitter = 0.1 // of the largest age, as in gRPC, so that connections made together do not end together
+	"github.com/nearcall/nearcall/internal/durations"
+)
 
 // startAges starts the timers for the idle time and the age of the connection. mu is held.
 func (c *session) startAges() {
 	c.idleSince = time.Now()
 	c.idle = time.AfterFunc(c.server.idle, c.onIdle)
 	if d := c.server.opts.Keepalive.MaxConnectionAge; d > 0 {
-		c.age = time.AfterFunc(time.Duration(float64(d)*(1+jitter*(2*rand.Float64()-1))), c.onAge)
+		c.age = time.AfterFunc(durations.Age(d), c.onAge)
 	}
 }
 
@@ -37,7 +36,7 @@ func (c *session) onIdle() {
 	switch {
 	case c.over:
 	case left > 0:
-		c.idle.Reset(left)
+		c.idle.Reset(durations.Recheck(left))
 	default:
 		hungUp = c.hangUp()
 	}
@@ -54,7 +53,7 @@ var errOld = errors.New("the connection reached MaxConnectionAge")
 func (c *session) onAge() {
 	c.mu.Lock()
 	hungUp := c.hangUp()
-	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace > 0 && !c.over {
+	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace != 0 && !c.over {
 		c.age = time.AfterFunc(grace, func() { _ = c.Close(errOld) })
 	}
 	c.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -71,7 +71,7 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
 	if age := s.opts.Keepalive.MaxConnectionAge; age > 0 {
-		c.most = time.Duration(float64(age) * (1 + jitter*(2*rand.Float64()-1)))
+		c.most = durations.Age(age)
 		c.timer = time.AfterFunc(c.most, c.aged)
 	}
 	if err := s.http2.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
@@ -130,7 +130,7 @@ func (c *conn2) aged() {
 // beginGraceLocked closes the connection after the grace.
 func (c *conn2) beginGraceLocked() {
 	c.timer.Stop()
-	if c.grace > 0 {
+	if c.grace != 0 {
 		c.timer = time.AfterFunc(c.grace, func() { _ = c.Conn.Close() })
 	}
 }

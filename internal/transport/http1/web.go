@@ -87,7 +87,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Window = max(cmp.Or(o.Window, defaultWindow), 1)
-	s := &Server{opts: o, origins: allowed, conns: make(map[*conn2]struct{}), idle: cmp.Or(o.Keepalive.MaxConnectionIdle, defaultIdle)}
+	s := &Server{opts: o, origins: allowed, conns: make(map[*conn2]struct{}), idle: cmp.Or(max(o.Keepalive.MaxConnectionIdle, 0), defaultIdle)}
 	s.http = http.Server{
 		Handler:                      http.HandlerFunc(s.serve),
 		ReadHeaderTimeout:            headerTime,

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -39,7 +40,7 @@ type Conn struct {
 	closing sync.Once
 	closed  chan struct{}
 
-	deadline atomic.Int64 // of Read, in ns since 1970; 0 means none
+	deadline atomic.Int64 // of Read, as instant returns it; 0 means none
 }
 
 // newConn returns the server's or the client's end of the connection in f, and reserves memory for
@@ -129,7 +130,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
 	for vain := 0; ; {
-		if d := c.deadline.Load(); d != 0 && time.Now().UnixNano() >= d { // even if there are bytes, as sockets do
+		if d := time.Duration(c.deadline.Load()); d != 0 && instant(time.Now()) >= d { // even if there are bytes, as sockets do
 			return 0, os.ErrDeadlineExceeded
 		}
 		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
@@ -280,13 +281,19 @@ func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.fetch(b, at) }
 // Release implements [mux.Placer].
 func (c *Conn) Release(at int) { c.fetches.release(at) }
 
+var start = time.Now()
+
+// instant returns t as the time since the process started. A time that is too far away for that
+// becomes the closest that is not, unlike in nanoseconds since 1970.
+func instant(t time.Time) time.Duration { return t.Sub(start) }
+
 // SetReadDeadline implements [mux.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {
-	var d int64
+	var d time.Duration
 	if !t.IsZero() {
-		d = t.UnixNano()
+		d = cmp.Or(instant(t), 1)
 	}
-	c.deadline.Store(d)
+	c.deadline.Store(int64(d))
 	return c.data.conn.SetReadDeadline(t)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -253,6 +254,26 @@ func TestABellThatNobodyHeardIsNoErrorAtTheEnd(t *testing.T) {
 		_ = peer.Close()
 		if got, err := io.ReadAll(c); string(got) != "y" || err != nil {
 			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+func TestDeadlinesAsFarAsTheyCanBe(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		for _, far := range []time.Time{time.Now().Add(math.MaxInt64), time.Unix(1<<40, 0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			_ = c.SetReadDeadline(far)
+			done := reads(c)
+			sleeps(t, c)
+			_, _ = peer.Write([]byte("abc"))
+			if got := soon(t, "Read", done); got.n != 3 || got.err != nil {
+				t.Errorf("before %v: %v", far, got)
+			}
+		}
+		for _, past := range []time.Time{time.Now().Add(math.MinInt64), time.Unix(1, 0), time.Unix(-1<<40, 0), start} {
+			_ = c.SetReadDeadline(past)
+			if got := soon(t, "Read", reads(c)); !errors.Is(got.err, os.ErrDeadlineExceeded) {
+				t.Errorf("after %v: %v", past, got)
+			}
 		}
 	})
 }

@@ -1,0 +1,75 @@
+package quic
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// lasts makes a call, and two minutes later another one, and reports whether both take one connection.
+func lasts(t *testing.T, client keepalive.ClientParameters, opts ...nearcall.ServerOption) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		config, _ := testTLS()
+		serveOn(t, n.lis, service{}, append(opts, nearcall.Creds(nearcall.NewTLS(config)))...)
+		c := dial(t, "inproc:unused", options.WithDialer(n.dialer(t, &registry.Settings{Options: sock.Options{Keepalive: client}})))
+		for range 2 {
+			if _, err := c.UnaryCall(t.Context(), empty); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		if n.next != 1 {
+			t.Errorf("%d connections", n.next)
+		}
+	})
+}
+
+// A connection lasts while its ages and its keepalive mean never.
+func TestDurationsThatMeanNever(t *testing.T) {
+	for _, never := range []time.Duration{math.MinInt64, -1, 0, math.MaxInt64 - 1, math.MaxInt64} {
+		lasts(t, keepalive.ClientParameters{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: never, MaxConnectionAge: never}))
+	}
+	for _, d := range []time.Duration{0, 1, math.MaxInt64 - 1, math.MaxInt64} {
+		lasts(t, keepalive.ClientParameters{Time: 1, Timeout: d})
+		lasts(t, keepalive.ClientParameters{Time: d, Timeout: d})
+		lasts(t, keepalive.ClientParameters{Time: math.MaxInt64}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: d, Timeout: d}))
+		lasts(t, keepalive.ClientParameters{}, nearcall.ConnectionTimeout(math.MaxInt64-d))
+	}
+}
+
+// quic-go gets no timeout that it cannot add to its clock, and none that it takes for its default.
+func TestConfigOfAnyDurations(t *testing.T) {
+	durations := []time.Duration{math.MinInt64, -1, 0, 1, time.Second, math.MaxInt64 - 1, math.MaxInt64}
+	for _, period := range durations {
+		for _, timeout := range durations {
+			c := clientConfig(&registry.Settings{Options: sock.Options{
+				Handshake: max(timeout, 1), Keepalive: keepalive.ClientParameters{Time: period, Timeout: timeout},
+			}})
+			s := serverConfig(&registry.Settings{Options: sock.Options{
+				Handshake: max(timeout, 1), ServerKeepalive: keepalive.ServerParameters{Time: period, Timeout: timeout},
+			}})
+			for _, c := range []struct{ idle, period, handshake time.Duration }{
+				{c.MaxIdleTimeout, c.KeepAlivePeriod, c.HandshakeIdleTimeout}, {s.MaxIdleTimeout, max(s.KeepAlivePeriod, time.Second), s.HandshakeIdleTimeout},
+			} {
+				if c.idle < c.period || c.idle > never || c.period < time.Second || c.handshake <= 0 || c.handshake > handshake/2 {
+					t.Errorf("Time %v and Timeout %v: %+v", period, timeout, c)
+				}
+			}
+			for _, w := range []watch{watchOf(c), watchOf(s)} {
+				if every := w.every(); every < time.Second/12 || w.probe+w.limit < 0 {
+					t.Errorf("Time %v and Timeout %v: %+v checks every %v", period, timeout, w, every)
+				}
+			}
+		}
+	}
+}
