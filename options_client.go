@@ -219,9 +219,10 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
 // ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
 // shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. For
-// targets of grpc-go, dial gets what it gets there. dial is called again when the connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
-// connection at that time, dial must return an error. WithIdleTimeout(0) keeps the first
-// connection open.
+// targets of grpc-go, dial gets what it gets there, and calls stay on the connection that it returns:
+// they end if the program closes that. dial is called again when the connection was lost, and after
+// [WithIdleTimeout] without a call. If the program has no other connection at that time, dial must
+// return an error. WithIdleTimeout(0) keeps the first connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
