@@ -22,7 +22,7 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &ClientConn{target: target, hint: targets.Hint(target), maxAttempts: o.MaxAttempts}
+	c := &ClientConn{target: target, hint: targets.Hint(target, o.Resolvers), maxAttempts: o.MaxAttempts}
 	idle := connector.NewIdleness(o.IdleTimeout)
 	if o.Persistent {
 		idle = nil
@@ -43,7 +43,7 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 		cfg.Dial = nil
 	}
 	if c.channel, err = balance.New(cfg); err != nil {
-		return nil, err
+		return nil, named(err)
 	}
 	c.remote, c.idle = c.channel.Conn(), idle
 	own := o.ClientConfig

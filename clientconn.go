@@ -2,13 +2,17 @@ package nearcall
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/balance"
@@ -100,12 +104,12 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		}
 		remote, err := grpc.NewClient(t.Rest, o.ToGRPC...)
 		if err != nil {
-			return nil, err
+			return nil, named(err)
 		}
 		if !t.Insists {
 			logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
 		}
-		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest)}, nil
+		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest, o.Resolvers)}, nil
 	}
 	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
 	if !o.Persistent && t.Scheme.Sockets {
@@ -176,9 +180,9 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 			c.idle.Begin()
 			defer c.idle.End()
 		}
-		return withHint(c.client.Invoke(ctx, method, args, reply, opts...), c.hint)
+		return c.hinted(opts, func(opts []grpc.CallOption) error { return c.client.Invoke(ctx, method, args, reply, opts...) })
 	case c.remote != nil:
-		return withHint(c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...), c.hint)
+		return c.hinted(opts, func(opts []grpc.CallOption) error { return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...) })
 	case c.conn.Idle != nil:
 		c.conn.Idle.Begin()
 		defer c.conn.Idle.End()
@@ -299,12 +303,33 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 	return c.conn.WaitForStateChange(ctx, s)
 }
 
+// hinted makes a unary call, and appends c's hint to its error if the call has not reached a server.
+func (c *ClientConn) hinted(opts []grpc.CallOption, invoke func(opts []grpc.CallOption) error) error {
+	if c.hint == "" {
+		return invoke(opts)
+	}
+	var server peer.Peer
+	err := invoke(append(slices.Clip(opts), grpc.Peer(&server)))
+	if server.Addr != nil {
+		return err
+	}
+	return withHint(err, c.hint)
+}
+
 // withHint appends hint, a result of [targets.Hint], to the message of err if err is Unavailable.
 func withHint(err error, hint string) error {
 	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && hint != "" && s.GRPCStatus().Code() == codes.Unavailable {
 		p := s.GRPCStatus().Proto()
 		p.Message += hint
 		return status.FromProto(p).Err()
+	}
+	return err
+}
+
+// named returns an error of grpc.NewClient that names options as nearcall's.
+func named(err error) error {
+	if text := err.Error(); strings.Contains(text, "grpc.With") {
+		return errors.New(strings.ReplaceAll(text, "grpc.With", "nearcall.With"))
 	}
 	return err
 }

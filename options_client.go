@@ -157,14 +157,11 @@ func WithDisableSpinning() DialOption {
 // WithConnectParams sets the backoff between connection attempts, and how long an attempt can take
 // before it fails. For tcp: targets the backoff is gRPC's by default: 1 s, growing by a factor of
 // 1.6 up to 120 s. For nearcall's other targets, which have no network in between, it is 20 ms,
-// growing by 1.6 up to 1 s. An attempt can take p.MinConnectTimeout, which is 20 s by default.
+// growing by 1.6 up to 1 s. As in grpc-go, an attempt can take p.MinConnectTimeout or as long as the
+// backoff after it, whichever is longer. Without this option MinConnectTimeout is 20 s, and in p it is
+// 0 by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		o.Backoff = &p.Backoff
-		if p.MinConnectTimeout > 0 {
-			o.Timeout = p.MinConnectTimeout
-		}
-	}, grpc.WithConnectParams(p))
+	return options.SetDial(func(o *options.Dial) { o.Backoff, o.Timeout = &p.Backoff, p.MinConnectTimeout }, grpc.WithConnectParams(p))
 }
 
 // WithInitialWindowSize sets the flow-control window of a stream. It limits how many bytes a
@@ -226,9 +223,10 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
 // ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
 // shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. For
-// targets of grpc-go, dial gets what it gets there. dial is called again when the connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
-// connection at that time, dial must return an error. WithIdleTimeout(0) keeps the first
-// connection open.
+// targets of grpc-go, dial gets what it gets there, and calls stay on the connection that it returns:
+// they end if the program closes that. dial is called again when the connection was lost, and after
+// [WithIdleTimeout] without a call. If the program has no other connection at that time, dial must
+// return an error. WithIdleTimeout(0) keeps the first connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }

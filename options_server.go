@@ -275,11 +275,13 @@ func OtherClients(kinds ClientKind) ServerOption {
 	})
 }
 
-// GRPCServerOptions adds options of grpc-go that apply only to calls of ordinary gRPC clients. Use
-// it for options that nearcall does not have, such as [grpc.InTapHandle], [grpc.NumStreamWorkers]
-// and the buffer sizes. They come after the options that nearcall derives from the server's. The
-// option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options of connections and
-// [grpc.InTapHandle] have no effect on [Server.ServeHTTP].
+// GRPCServerOptions adds options of grpc-go. Use it for options that nearcall does not have, such as
+// orca's CallMetricsServerOption, [grpc.InTapHandle], [grpc.NumStreamWorkers] and the buffer sizes.
+// They come after the options that nearcall derives from the server's.
+//
+// Interceptors in them apply to the calls of all clients. Everything else applies only to calls of
+// ordinary gRPC clients. The option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options of
+// connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -65,6 +66,8 @@ func NewServer(opts ...ServerOption) *Server {
 	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[*listening]struct{}), done: make(chan struct{})}
 	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, targets.SharedMemory(o.Memory, true)
 	cfg := o.ServerConfig
+	unary, stream := grpcserver.Interceptors(o.GRPC)
+	cfg.Unary, cfg.Stream = slices.Concat(cfg.Unary, unary), slices.Concat(cfg.Stream, stream)
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)
 	s.web = s.webServer()

@@ -28,20 +28,69 @@ import (
 )
 
 // grpc-go's plugins are options of a grpc.Server. These options are opaque: only grpc-go can apply
-// them. So each of these tests gives an option to a grpc.Server, and calls it in one of these ways.
-var throughAServer = map[string]func(*testing.T, *grpc.Server) grpc.ClientConnInterface{
-	"grpc-go": func(t *testing.T, srv *grpc.Server) grpc.ClientConnInterface {
-		return ordinaryClient(t, srv)
+// them. So each of these tests gives an option to a server, and calls it in one of these ways.
+var throughAServer = map[string]func(*testing.T, grpc.ServerOption, pb.ShopServer) running{
+	"grpc-go": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := grpc.NewServer(plugin)
+		pb.RegisterShopServer(srv, shop)
+		return running{ordinaryClient(t, srv), srv.GracefulStop}
 	},
-	"nearcall, forwarded": func(t *testing.T, srv *grpc.Server) grpc.ClientConnInterface {
+	"nearcall, forwarded": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := grpc.NewServer(plugin)
+		pb.RegisterShopServer(srv, shop)
 		near := nearcall.NewServer(forward.To(srv))
-		conn := near.Client()
-		t.Cleanup(func() {
-			_ = conn.Close()
-			near.GracefulStop()
-		})
-		return conn
+		return running{ownClient(t, near, ""), func() { near.GracefulStop(); srv.GracefulStop() }}
 	},
+	"nearcall, ordinary client": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := withPlugin(plugin, shop)
+		return running{ordinaryClient(t, srv), srv.GracefulStop}
+	},
+	"nearcall, in process": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := withPlugin(plugin, shop)
+		return running{ownClient(t, srv, ""), srv.GracefulStop}
+	},
+	"nearcall, TCP": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := withPlugin(plugin, shop)
+		return running{ownClient(t, srv, "tcp:127.0.0.1:0"), srv.GracefulStop}
+	},
+	"nearcall, WebSocket": func(t *testing.T, plugin grpc.ServerOption, shop pb.ShopServer) running {
+		srv := withPlugin(plugin, shop)
+		return running{ownClient(t, srv, "ws://127.0.0.1:0/"), srv.GracefulStop}
+	},
+}
+
+func withPlugin(plugin grpc.ServerOption, shop pb.ShopServer) *nearcall.Server {
+	srv := nearcall.NewServer(nearcall.GRPCServerOptions(plugin))
+	pb.RegisterShopServer(srv, shop)
+	return srv
+}
+
+// ownClient returns a client of nearcall's: over a connection to a listener on target, or in process
+// without one.
+func ownClient(t *testing.T, srv *nearcall.Server, target string) grpc.ClientConnInterface {
+	t.Helper()
+	conn := srv.Client()
+	if target != "" {
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(lis) }()
+		t.Cleanup(func() {
+			if err := <-served; err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		if conn, err = nearcall.NewClient(lis.Target()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		srv.GracefulStop()
+	})
+	return conn
 }
 
 // ordinaryClient serves srv, and returns an ordinary gRPC client of it.
@@ -124,21 +173,29 @@ func (s telescope) plugin() opentelemetry.Options {
 	}
 }
 
+// Inside GRPCServerOptions the plugin measures ordinary gRPC clients only.
 func TestGRPCsOpenTelemetryPluginMeasuresAndTracesForwardedCalls(t *testing.T) {
 	measured := map[string][]string{}
-	for name, dial := range throughAServer {
+	for _, name := range []string{"grpc-go", "nearcall, forwarded", "nearcall, ordinary client", "nearcall, in process"} {
 		t.Run(name, func(t *testing.T) {
 			scope := newTelescope()
-			srv := grpc.NewServer(opentelemetry.ServerOption(scope.plugin()))
-			pb.RegisterShopServer(srv, &shop{})
-			buy(t, dial(t, srv))
-			srv.GracefulStop()
+			r := throughAServer[name](t, opentelemetry.ServerOption(scope.plugin()), &shop{})
+			buy(t, r.conn)
+			r.stop()
 			measured[name] = append(scope.counts(t), scope.sorted()...)
 		})
 	}
-	want, got := measured["grpc-go"], measured["nearcall, forwarded"]
-	if len(want) < 13 || !slices.Equal(want, got) {
-		t.Errorf("through grpc-go the plugin has measured\n%s\nof forwarded calls\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
+	if want := measured["grpc-go"]; len(want) < 13 {
+		t.Errorf("through grpc-go the plugin has measured only %q", want)
+	}
+	for name, got := range measured {
+		want := measured["grpc-go"]
+		if name == "nearcall, in process" {
+			want = nil
+		}
+		if !slices.Equal(want, got) {
+			t.Errorf("%s: the plugin has measured\n%s\ninstead of\n%s", name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
 	}
 }
 
@@ -172,28 +229,11 @@ func wantReports(t *testing.T, trailers [3]metadata.MD) {
 	}
 }
 
-func TestORCAReportsForwardedCalls(t *testing.T) {
-	for name, dial := range throughAServer {
+func TestORCAReportsCalls(t *testing.T) {
+	for name, serve := range throughAServer {
 		t.Run(name, func(t *testing.T) {
-			srv := grpc.NewServer(orca.CallMetricsServerOption(nil))
-			pb.RegisterShopServer(srv, &costly{})
-			wantReports(t, buy(t, dial(t, srv)))
+			wantReports(t, buy(t, serve(t, orca.CallMetricsServerOption(nil), &costly{}).conn))
 		})
-	}
-}
-
-// ORCA's reports are for clients that balance their load, which are ordinary gRPC clients. Handlers
-// of other calls have no recorder.
-func TestORCAReportsCallsOfOrdinaryClients(t *testing.T) {
-	srv := nearcall.NewServer(nearcall.GRPCServerOptions(orca.CallMetricsServerOption(nil)))
-	pb.RegisterShopServer(srv, &costly{})
-	wantReports(t, buy(t, ordinaryClient(t, srv)))
-	conn := srv.Client()
-	defer conn.Close()
-	for i, md := range buy(t, conn) {
-		if all := md["endpoint-load-metrics-bin"]; all != nil {
-			t.Errorf("call %d of nearcall's client has the reports %q", i, all)
-		}
 	}
 }
 

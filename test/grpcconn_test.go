@@ -22,6 +22,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -357,15 +358,25 @@ func TestGetMethodConfigHasTheLimitOfAttempts(t *testing.T) {
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 4, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 	for limit, want := range map[int]int{0: 4, 3: 3, 5: 4} {
-		conn, err := nearcall.NewClient("inproc:attempts", nearcall.WithDefaultServiceConfig(config), nearcall.WithMaxCallAttempts(limit))
-		if err != nil {
-			t.Fatal(err)
+		for _, target := range []string{"inproc:attempts", "passthrough:///attempts"} {
+			conn, err := nearcall.NewClient(target, nearcall.WithDefaultServiceConfig(config), nearcall.WithMaxCallAttempts(limit),
+				nearcall.WithTransportCredentials(insecureCreds()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Connect()
+			leak.Eventually(t, "the target is resolved", func() bool {
+				m := conn.GRPC().GetMethodConfig("/a/b")
+				if m.RetryPolicy == nil {
+					return false
+				}
+				if m.RetryPolicy.MaxAttempts != want {
+					t.Errorf("%s with a limit of %d: %+v, want %d attempts", target, limit, m.RetryPolicy, want)
+				}
+				return true
+			})
+			_ = conn.Close()
 		}
-		m := conn.GRPC().GetMethodConfig("/a/b")
-		if m.RetryPolicy == nil || m.RetryPolicy.MaxAttempts != want {
-			t.Errorf("with a limit of %d: %+v, want %d attempts", limit, m.RetryPolicy, want)
-		}
-		_ = conn.Close()
 	}
 }
 

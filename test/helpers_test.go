@@ -262,7 +262,7 @@ func hold(t *testing.T) {
 
 // impatient are client options for a short backoff.
 func impatient() nearcall.DialOption {
-	return nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 50 * time.Millisecond}})
+	return nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 50 * time.Millisecond}, MinConnectTimeout: time.Minute})
 }
 
 // wantState waits for d and checks the state then.

@@ -341,7 +341,7 @@ func testReplacing(t *testing.T, network string) {
 	srv, served := up()
 	conn, err := nearcall.NewClient(target, over(network,
 		nearcall.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}}))...)
+		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: time.Minute}))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,4 +515,69 @@ func TestConnectivityStates(t *testing.T) {
 			t.Errorf("a closed connection is %v", s)
 		}
 	})
+}
+
+// An attempt to connect may take as long as in grpc-go, whatever the target and ConnectParams.
+func TestAnAttemptToConnectMayTakeAsLongAsInGRPC(t *testing.T) {
+	slow := backoff.Config{BaseDelay: time.Second, Multiplier: 4, MaxDelay: time.Minute}
+	for name, params := range map[string]*grpc.ConnectParams{
+		"no MinConnectTimeout":       {Backoff: slow},
+		"short MinConnectTimeout":    {Backoff: slow, MinConnectTimeout: 3 * time.Second},
+		"negative MinConnectTimeout": {Backoff: slow, MinConnectTimeout: -1},
+		"no ConnectParams":           nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				insecure := insecure.NewCredentials()
+				var attempts int
+				dial, allowed := timeouts()
+				opts := []grpc.DialOption{grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure)}
+				if attempts = 1; params != nil {
+					opts, attempts = append(opts, grpc.WithConnectParams(*params)), 4
+				}
+				oracle, err := grpc.NewClient("passthrough:///server:1", opts...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				oracle.Connect()
+				want := allowed(attempts)
+				_ = oracle.Close()
+				for _, target := range []string{"tcp:server:1", "unix:server", "passthrough:///server:1"} {
+					dial, allowed := timeouts()
+					opts := []nearcall.DialOption{nearcall.WithContextDialer(dial), nearcall.WithTransportCredentials(insecure)}
+					if params != nil {
+						opts = append(opts, nearcall.WithConnectParams(*params))
+					}
+					conn, err := nearcall.NewClient(target, opts...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					conn.Connect()
+					if got := allowed(attempts); !slices.Equal(got, want) {
+						t.Errorf("attempts to connect to %s may take %v, and in grpc-go %v", target, got, want)
+					}
+					_ = conn.Close()
+				}
+			})
+		})
+	}
+}
+
+// timeouts returns a dialer that never connects, and how long its first n attempts may take.
+func timeouts() (dial func(context.Context, string) (net.Conn, error), allowed func(n int) []time.Duration) {
+	all := make(chan time.Duration, 16)
+	dial = func(ctx context.Context, _ string) (net.Conn, error) {
+		deadline, _ := ctx.Deadline()
+		select {
+		case all <- time.Until(deadline):
+		default:
+		}
+		return nil, io.EOF
+	}
+	return dial, func(n int) (got []time.Duration) {
+		for range n {
+			got = append(got, <-all)
+		}
+		return got
+	}
 }

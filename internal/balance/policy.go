@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -83,6 +82,7 @@ func rewrite(text string) string {
 	_, invalid := call.ParseServiceConfig(serviceOf(text), math.MaxInt) // then grpc-go reports the error
 	own := wrapperConfig{Policy: pickfirst.Name, Service: serviceOf(text)}
 	var list json.RawMessage
+	retries := false
 	rest := make(map[string]json.RawMessage, len(all)+1)
 	for k, v := range all { // encoding/json, and so grpc-go, ignores the case of keys
 		switch strings.ToLower(k) {
@@ -97,8 +97,10 @@ func rewrite(text string) string {
 				own.Policy = name
 			}
 		case "methodconfig":
-			if rest[k] = v; invalid == nil {
-				rest[k] = withoutRetries(v)
+			rest[k], retries = v, true
+		case "retrythrottling":
+			if invalid != nil {
+				rest[k] = v
 			}
 		default:
 			rest[k] = v
@@ -111,6 +113,9 @@ func rewrite(text string) string {
 	}
 	if _, err := parsePolicy(own.Policy, own.Config); err != nil {
 		return text
+	}
+	if invalid == nil && retries { // xDS, whose whole calls grpc-go retries, has no methodConfig here
+		rest["retryThrottling"] = json.RawMessage(noRetries)
 	}
 	rest["loadBalancingConfig"], _ = json.Marshal([]map[string]any{{wrapperOf(own.Policy).Name(): own}})
 	rewritten, _ := json.Marshal(rest) // no error: the values were parsed above
@@ -129,19 +134,10 @@ func isRewritten(text string) bool {
 	return strings.HasPrefix(name, wrapperPrefix)
 }
 
-// withoutRetries returns a methodConfig without retry policies. grpc-go must not retry the calls that
-// it makes for the channel, which retries them itself.
-func withoutRetries(list json.RawMessage) json.RawMessage {
-	var entries []map[string]json.RawMessage
-	if json.Unmarshal(list, &entries) != nil {
-		return list
-	}
-	for _, entry := range entries {
-		maps.DeleteFunc(entry, func(k string, _ json.RawMessage) bool { return strings.EqualFold(k, "retryPolicy") })
-	}
-	without, _ := json.Marshal(entries) // no error: the values were parsed above
-	return without
-}
+// noRetries is a retryThrottling with which grpc-go makes no attempt by a retryPolicy: there is never a whole
+// token. It must not retry the calls that it makes for the channel, which retries them itself. The
+// policies stay, because GetMethodConfig returns them.
+const noRetries = `{"maxTokens": 0.001, "tokenRatio": 0.001}`
 
 // firstKnown returns the first policy of a loadBalancingConfig that is registered, and its config.
 func firstKnown(list json.RawMessage) (name string, config json.RawMessage) {

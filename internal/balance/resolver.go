@@ -68,7 +68,10 @@ type wrappedConn struct {
 // UpdateState implements [resolver.ClientConn].
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
-	s.Endpoints, s.ServiceConfig = nearestFirst(s.Endpoints), c.rewritten(s.ServiceConfig)
+	s.ServiceConfig = c.rewritten(s.ServiceConfig)
+	if c.channel.cfg.UserDial == nil { // a program's own dialer may understand an address in its own way
+		s.Endpoints = nearestFirst(s.Endpoints)
+	}
 	return c.ClientConn.UpdateState(s)
 }
 

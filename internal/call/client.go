@@ -400,7 +400,7 @@ func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply 
 		}
 	}
 	if answered && (a.stats != nil || a.done != nil || ci.reports) {
-		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)
+		u.Trailer = fullTrailer(&u.End, u.Header, ci.subtype)
 	}
 	if s := a.stats; s != nil {
 		if u.Header != nil {

@@ -377,7 +377,7 @@ func (s *clientStream) onEnd(e *link.End) {
 
 // setTrailer sets the trailer to that of e and returns it. mu is held.
 func (s *clientStream) setTrailer(e *link.End) metadata.MD {
-	s.trailer = fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
+	s.trailer = fullTrailer(e, s.header, s.info.subtype)
 	if s.finished { // the call was finished before its end was received
 		s.info.fillOptions(s.current.peer, s.header, s.trailer)
 	}

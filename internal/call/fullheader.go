@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -24,15 +23,15 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// fullTrailer returns the callee's trailer as gRPC shows it to the caller. It drops reserved keys.
+// fullTrailer returns the trailer of end as gRPC shows it to the caller. It drops reserved keys.
 // It adds the encoded status if the status has details and the handler has not set that key
-// itself. It adds the content-type if there was no header. It returns trailer itself if nothing
-// changes.
-func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
-	p := st.Proto()
+// itself. It adds the content-type if the callee has answered without a header. It returns the trailer
+// itself if nothing changes.
+func fullTrailer(end *link.End, header metadata.MD, subtype string) metadata.MD {
+	trailer, p := end.Trailer, end.Status.Proto()
 	_, own := trailer[detailsKey]
-	details := len(p.GetDetails()) > 0 && !own
-	if !details && header != nil && !hasReserved(trailer) {
+	details, first := len(p.GetDetails()) > 0 && !own, header == nil && !end.Local
+	if !details && !first && !hasReserved(trailer) {
 		return trailer
 	}
 	full := trailer.Copy()
@@ -40,7 +39,7 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 		full = metadata.MD{}
 	}
 	maps.DeleteFunc(full, isReserved)
-	if header == nil {
+	if first {
 		full["content-type"] = []string{link.ContentType(subtype)}
 	}
 	if details {

@@ -77,7 +77,7 @@ func TestVectorsOfMetadata(t *testing.T) {
 			delivered, _ = metadata.FromIncomingContext(newServerCall(rc.Open))
 			delete(delivered, ":authority")
 		case rc.End != nil:
-			delivered = fullTrailer(rc.End.Trailer, rc.End.Status, metadata.MD{}, "")
+			delivered = fullTrailer(rc.End, metadata.MD{}, "")
 		default:
 			delivered = fullHeader(rc.Header, "")
 		}

@@ -54,7 +54,7 @@ type Config struct {
 	Name    string // the target, for the log; "" for no log
 	Dialer  link.Dialer
 	Backoff backoff.Config
-	Timeout time.Duration // of one attempt
+	Timeout time.Duration // of one attempt, unless the backoff after it is longer
 	Closed  error         // of calls after Close; a status error, or nil for ErrClosing
 	Idle    *Idleness     // counts calls; nil if the connector never goes idle
 
@@ -263,7 +263,7 @@ func (c *Connector) dialUntilReady(all context.Context, number uint64, delay tim
 	for all.Err() == nil {
 		worthwhile, stop := awaitTarget(c.Dialer)
 		begun := time.Now()
-		ctx, cancel := context.WithTimeout(all, c.Timeout)
+		ctx, cancel := context.WithTimeout(all, c.attemptTimeout())
 		s, err := c.Dialer.Dial(ctx)
 		cancel()
 		done, next := c.finishDial(number, s, begun, err)
@@ -274,6 +274,14 @@ func (c *Connector) dialUntilReady(all context.Context, number uint64, delay tim
 		c.backOff(all, time.Until(next), worthwhile)
 		stop()
 	}
+}
+
+// attemptTimeout returns how long the next attempt can take. As in grpc-go that is no less than the
+// backoff after it.
+func (c *Connector) attemptTimeout() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(c.Timeout, interval(c.Backoff, c.redial.failures))
 }
 
 // backOff waits for d. It returns early if the context all is done, if worthwhile is closed, or if

@@ -246,6 +246,10 @@ type End struct {
 	// caller's transport sets it, because the end may be received later and only the transport
 	// knows when it arrived.
 	Late bool
+
+	// Local says that an end without a header before it is not the peer's: the caller's transport has
+	// made it, because what has come was no answer of gRPC. gRPC's caller then sees no content-type.
+	Local bool
 }
 
 // Passed reports whether a call's deadline, zero for none, has passed.

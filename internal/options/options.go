@@ -97,7 +97,7 @@ type Dial struct {
 	Memory        int64                                           // limit of shared memory, in bytes
 	Conn          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
 	Backoff       *backoff.Config                                 // nil for the default of the target
-	Timeout       time.Duration                                   // how long a connection attempt can take
+	Timeout       time.Duration                                   // how long a connection attempt can take at least
 	IdleTimeout   time.Duration                                   // after which a socket without calls is closed; 0 means never
 	Dialer        link.Dialer                                     // replaces the target's unless nil
 	Server        *call.Server                                    // serves the peer's calls; may be nil

@@ -49,7 +49,11 @@ func distance(address string) int {
 
 // Dial connects to address. If only nearcall's servers can listen there, it opens a session, and the
 // connection that it returns is for Handshake alone. authority is the name that the server must prove.
+// A program's own dialer gets every address as it is, and connects.
 func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
+	if e.opts.Conn != nil {
+		return sock.Dialer{Conn: e.opts.Conn, Address: address}.Connect(ctx)
+	}
 	t := socketTarget(address)
 	if t.Scheme != schemeGRPC && (t.network == "" || t.Scheme.name == "shm") {
 		own := *e.opts // dialers change options
@@ -64,11 +68,7 @@ func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Co
 		}
 		return opened{session: s}, nil
 	}
-	d := e.dialer(t)
-	if e.opts.Conn != nil && t.Scheme == schemeGRPC {
-		d.Address = address
-	}
-	return d.Connect(ctx)
+	return e.dialer(t).Connect(ctx)
 }
 
 // socketTarget returns the target for an address. For those that are not nearcall's the scheme is

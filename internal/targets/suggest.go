@@ -3,6 +3,7 @@ package targets
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,10 +76,11 @@ func similar(name, rest string) *scheme {
 
 // Hint returns a hint for grpc-go's errors about target if target looks like a misspelt target of
 // nearcall's. Otherwise it returns the empty string. Such a target still goes to grpc-go, because
-// a registered resolver or a custom dialer may know it.
-func Hint(target string) string {
+// a resolver, one of rs or a registered one, or a custom dialer may know it.
+func Hint(target string, rs []resolver.Builder) string {
 	name, rest, found := strings.Cut(target, ":")
-	if !found || isPort(rest) || resolver.Get(strings.ToLower(name)) != nil {
+	name = strings.ToLower(name)
+	if !found || isPort(rest) || resolver.Get(name) != nil || slices.ContainsFunc(rs, func(r resolver.Builder) bool { return r.Scheme() == name }) {
 		return ""
 	}
 	if s := similar(name, rest); s != nil {

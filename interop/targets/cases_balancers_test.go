@@ -315,6 +315,26 @@ var balancerCases = []Case{
 		ctx, wait = done(c.ctx)
 		c.Unary("malformed load", ctx, client)
 		wait()
+		s[0].Load(0.25)
+		ctx, wait = done(c.ctx)
+		c.Unary("two loads", ctx, client)
+		wait()
+		s[0].Trailer(nil)
+		ctx, wait = done(c.ctx)
+		c.Unary("load of a handler", ctx, client)
+		wait()
+		ctx, wait = done(c.with("fail", "5"))
+		c.Unary("load of a call that fails", ctx, client)
+		wait()
+		ctx, wait = done(c.ctx)
+		st = c.Stream("stream", ctx, client)
+		c.Finish("load of a stream", st)
+		wait()
+		ctx, wait = done(c.with("fail", "5"))
+		st, err = pb.NewTestServiceClient(client).FullDuplexCall(ctx)
+		c.Err("stream that fails", err)
+		c.Finish("load of a stream that fails", st)
+		wait()
 	}},
 	{Name: "Done of attempts", Fleets: everywhere, Sizes: []int{1}, Run: func(c *C) {
 		client, _ := c.Balance(asking[:len(asking)-1]+retryUnavailable+"}", addresses(c.Fleet()...))
@@ -591,8 +611,7 @@ func (c *C) weighted(outOfBand bool) {
 			}
 		})
 		if !outOfBand {
-			b, _ := proto.Marshal(&v3orcapb.OrcaLoadReport{CpuUtilization: load, RpsFractional: 100})
-			s.Trailer(metadata.Pairs("endpoint-load-metrics-bin", string(b)))
+			s.Load(load)
 		}
 		fleet = append(fleet, s)
 	}

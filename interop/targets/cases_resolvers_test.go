@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -449,6 +450,66 @@ var resolverCases = []Case{
 		}
 		client := c.Dial("passthrough:///any", Options{Backoff: never, Authority: "svc.test", Dialer: func(context.Context, string) (net.Conn, error) { return nil, errIll }})
 		c.Unary("the dialer fails", c.ctx, client)
+	}},
+	{Name: "what dialers get", Sizes: []int{1}, Plain: true, Fleets: []kind{near}, Run: func(c *C) {
+		addresses := []string{"127.0.0.1:1", "name", "unix:/run/s", "unix:rel", "unix:///run/s", "unix-abstract:name", "inproc:name", "shm:/run/s", "tcp:127.0.0.1:1", "ws://host/path", "quic:host:1", "grpc:name", "\x00name", "@name", "/run/s"}
+		get := func(target string, o Options) {
+			o.Backoff, o.ServiceConfig, o.Dialer = never, pickFirst, func(_ context.Context, address string) (net.Conn, error) {
+				c.Named(target).Note("%q", address)
+				return nil, errIll
+			}
+			client, err := c.TryDial(target, o)
+			c.Err(target, err)
+			if err == nil {
+				c.Unary("call", c.ctx, client)
+			}
+		}
+		for _, a := range addresses {
+			r := c.Source("own")
+			r.Addresses(resolver.Address{Addr: a})
+			get("own:///"+a, Options{Resolvers: []resolver.Builder{r}})
+			get("passthrough:///"+a, Options{})
+		}
+		r, all := c.Source("own"), resolver.Endpoint{}
+		for _, a := range addresses {
+			all.Addresses = append(all.Addresses, resolver.Address{Addr: a})
+		}
+		r.Set(resolver.State{Endpoints: []resolver.Endpoint{all}})
+		get("own:///all of an endpoint", Options{Resolvers: []resolver.Builder{r}})
+	}},
+	{Name: "a dialer closes its connections", Run: func(c *C) {
+		var mu sync.Mutex
+		var conns []net.Conn
+		client, _ := c.Balance(roundRobin, addresses(c.Fleet(func(s *Server) { s.Offers = true })...), func(o *Options) {
+			o.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+				if err == nil {
+					mu.Lock()
+					conns = append(conns, conn)
+					mu.Unlock()
+				}
+				return conn, err
+			}
+		})
+		c.Settle(client, c.Size)
+		var streams []grpc.BidiStreamingClient[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]
+		for range c.Size {
+			st, err := pb.NewTestServiceClient(client).FullDuplexCall(c.ctx)
+			c.Err("stream", err)
+			c.Err("send", st.Send(&pb.StreamingOutputCallRequest{}))
+			_, err = st.Recv() // without an answer it would be tried again on the next connection
+			c.Err("answer", err)
+			streams = append(streams, st)
+		}
+		mu.Lock()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		mu.Unlock()
+		for _, st := range streams {
+			_, err := st.Recv()
+			c.Code("end", err)
+		}
 	}},
 }
 

@@ -25,6 +25,7 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/orca"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -81,6 +82,7 @@ type Server struct {
 	waiting  int            // such handlers
 	fails    codes.Code     // what handlers fail with
 	trailer  metadata.MD    // what handlers add to their trailers
+	load     float64        // what handlers report of each call; 0 for nothing
 	spoken   map[string]int // calls by what the client spoke: "nearcall" or "grpc-go"
 }
 
@@ -166,9 +168,11 @@ func (s *Server) Start() {
 	ends := keepalive.ServerParameters{MaxConnectionAge: s.Age}
 	switch s.kind {
 	case near:
-		s.server = nearcall.NewServer(nearcall.Creds(creds), nearcall.StatsHandler(connections{s}), nearcall.KeepaliveParams(ends))
+		s.server = nearcall.NewServer(nearcall.Creds(creds), nearcall.StatsHandler(connections{s}), nearcall.KeepaliveParams(ends),
+			nearcall.GRPCServerOptions(orca.CallMetricsServerOption(nil)))
 	default:
-		s.server = grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(connections{s}), grpc.KeepaliveParams(ends))
+		s.server = grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(connections{s}), grpc.KeepaliveParams(ends),
+			orca.CallMetricsServerOption(nil))
 	}
 	pb.RegisterTestServiceServer(s.server, s)
 	if s.Register != nil {
@@ -239,6 +243,13 @@ func (s *Server) Trailer(md metadata.MD) {
 	s.trailer = md
 }
 
+// Load makes handlers report the load of their server, as orca does.
+func (s *Server) Load(load float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.load = load
+}
+
 func (s *Server) address() resolver.Address {
 	if s.c.Kind == inProcess && s.c.dialer.near {
 		return resolver.Address{Addr: s.path}
@@ -283,8 +294,13 @@ func (s *Server) handle(ctx context.Context) error {
 	s.spoken[spoken]++
 	fails := s.fails
 	trailer = metadata.Join(trailer, s.trailer)
+	load := s.load
 	s.mu.Unlock()
 	_ = grpc.SetTrailer(ctx, trailer)
+	if r := orca.CallMetricsRecorderFromContext(ctx); r != nil && load > 0 {
+		r.SetCPUUtilization(load)
+		r.SetQPS(100)
+	}
 	if fails != codes.OK {
 		return status.Error(fails, "the server fails")
 	}

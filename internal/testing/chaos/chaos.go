@@ -325,7 +325,7 @@ func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
 // dial replaces the connection that calls use.
 func (c *chaos) dial() {
 	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
+		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: 20 * time.Second,
 	})}, c.Client...)
 	if c.Retries {
 		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))

@@ -93,7 +93,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
 	})
 	delete(c.Header, "content-type")
-	dropOwnKeys(c.Trailer, status.Convert(err))
+	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {
 		received := link.Encoded(reply)
 		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
@@ -113,12 +113,15 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 }
 
 // dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The key
-// of details is its handler's if st has none.
-func dropOwnKeys(trailer metadata.MD, st *status.Status) {
+// of details is its handler's if st has none. It reports whether the trailer had no content-type: if there
+// was no header, either, gRPC's server has not answered.
+func dropOwnKeys(trailer metadata.MD, st *status.Status) (local bool) {
+	_, answered := trailer["content-type"]
 	delete(trailer, "content-type")
 	if len(st.Proto().GetDetails()) > 0 {
 		delete(trailer, link.DetailsKey)
 	}
+	return !answered
 }
 
 func (s *Session) beginUnary() error {

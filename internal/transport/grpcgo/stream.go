@@ -129,7 +129,7 @@ func (st *stream) end(f *link.Frame, err error) error {
 	if err != io.EOF {
 		f.End.Status = status.Convert(err)
 	}
-	dropOwnKeys(f.End.Trailer, f.End.Status)
+	f.End.Local = dropOwnKeys(f.End.Trailer, f.End.Status)
 	st.mu.Lock()
 	st.ended = true
 	st.mu.Unlock()

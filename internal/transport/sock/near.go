@@ -4,10 +4,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,13 +48,19 @@ func newNonce() (n nonce) {
 	return n
 }
 
-// offerOf splits HELLO's field near into a nonce and a name. ok is false if it offers nothing.
+// offerOf splits HELLO's field near into a nonce and a name. ok is false if it offers nothing, or a
+// name that is none of nearcall's: a server must not make clients connect to other programs.
 func offerOf(near string) (n nonce, name string, ok bool) {
 	if len(near) <= len(n) {
 		return n, "", false
 	}
-	return nonce([]byte(near[:len(n)])), near[len(n):], true
+	n, name = nonce([]byte(near[:len(n)])), near[len(n):]
+	id, ok := strings.CutPrefix(name, namePrefix)
+	return n, name, ok && len(id) == hex.EncodedLen(len(n)) && strings.Trim(id, "0123456789abcdef") == ""
 }
+
+// namePrefix is what names begin with. 16 random bytes in hexadecimal follow.
+const namePrefix = "nearcall-"
 
 // Ends are the addresses of a TCP connection, as its client sees them, and where they mean
 // something.

@@ -17,6 +17,8 @@ import (
 var (
 	errElsewhere = errors.New("the server is on another host")
 	errNoOffer   = errors.New("the server offers nothing nearer: it cannot, or something is in between")
+
+	errForeignName = errors.New("the server names a socket that is none of nearcall's")
 )
 
 // nearer asks a server for a nearer path than conn, a connection over TCP, which the caller closes
@@ -38,12 +40,14 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 	if !late() {
 		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
 	}
-	n, name, ok := offerOf(hello.Near)
-	if !ok {
+	if hello.Near == "" {
 		d.stay(o, errNoOffer)
 		return nil, nil
 	}
-	s, why := d.move(ctx, tcp, n, name, *o)
+	s, why := link.Session(nil), errForeignName
+	if n, name, ok := offerOf(hello.Near); ok {
+		s, why = d.move(ctx, tcp, n, name, *o)
+	}
 	switch {
 	case why == nil:
 		_ = conn.SetWriteDeadline(time.Now().Add(moving))
@@ -67,6 +71,8 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 	switch {
 	case !onThisHost(near.Addr(), far.Addr()):
 		return errElsewhere
+	case d.Conn != nil:
+		return errors.New("the program's own dialer made the connection, and calls must end when the program closes it")
 	case d.Options.Upgrade == nil:
 		return errors.New("this system has nothing nearer")
 	}

@@ -293,7 +293,9 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 // A client asks in its HELLO and says nothing more before it has the server's. If it has got an
 // offer and stays, it says that first.
 func TestAClientThatStaysSaysSo(t *testing.T) {
-	for name, near := range map[string]string{"an offer": string(make([]byte, 16)) + "nearcall-test-nobody", "no offer": ""} {
+	for name, near := range map[string]string{
+		"an offer": string(make([]byte, 16)) + "nearcall-" + strings.Repeat("0", 32), "an offer of another name": string(make([]byte, 16)) + "nobody", "no offer": "",
+	} {
 		t.Run(name, func(t *testing.T) {
 			lis, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -582,4 +584,67 @@ func FuzzGreeting(f *testing.F) {
 			t.Errorf("%q became %x and %q", h.Near, n, name)
 		}
 	})
+}
+
+// A server can name only sockets of nearcall's, not those of other programs of the client's user.
+func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
+	id := strings.Repeat("0af9", 8)
+	for _, name := range []string{
+		"", "victim-of-the-same-user", "nearcall-", "nearcall-" + id[1:], "nearcall-" + id + "0", "nearcall-" + strings.ToUpper(id),
+		"nearcall-" + id[1:] + "/", "nearcall-" + id[1:] + "\x00", "Nearcall-" + id, " nearcall-" + id, id,
+	} {
+		if _, _, ok := offerOf(strings.Repeat("n", 16) + name); ok {
+			t.Errorf("the client would connect to %q", name)
+		}
+	}
+	if n, name, ok := offerOf(strings.Repeat("n", 16) + "nearcall-" + id); !ok || name != "nearcall-"+id || string(n[:]) != strings.Repeat("n", 16) {
+		t.Errorf("the offer is %q, %q, %t", n, name, ok)
+	}
+
+	before := leak.Measure()
+	defer before.Check(t)
+	victim, err := net.Listen("unix", "@victim-"+id+fmt.Sprint(os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer victim.Close()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	go func() {
+		conn, err := lis.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = readHello(conn, nil)
+		_, _ = conn.Write(mux.Options{}.Greeting(true, wire.FeatureNear, strings.Repeat("n", 16)+victim.Addr().String()[1:]))
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	rogue := nearServer{Listener: &Listener{Listener: lis}}
+	s, err := rogue.dialer().Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := s.Peer(); p.Path != "" || p.NotNearer != errForeignName.Error() {
+		t.Errorf("the path is %q, because of %q", p.Path, p.NotNearer)
+	}
+	// The session is there, so the client has decided. Only the test's own connection may be in the queue.
+	own, err := net.Dial("unix", victim.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = own.Close()
+	conn, err := victim.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(conn); len(b) > 0 || err != nil {
+		t.Errorf("the client has connected to another program's socket: %q, %v", b, err)
+	}
+	_ = conn.Close()
+	_ = s.Close(net.ErrClosed)
+	<-s.Ended()
 }

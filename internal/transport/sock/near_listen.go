@@ -113,7 +113,7 @@ func (l *Listener) add(ctx context.Context, o *nearOffer) (nonce, error) {
 	}
 	if s.lis == nil {
 		id := newNonce()
-		name := "nearcall-" + hex.EncodeToString(id[:])
+		name := namePrefix + hex.EncodeToString(id[:])
 		config := net.ListenConfig{Control: scmrights.RefuseFrom}
 		lis, err := config.Listen(ctx, "unix", "@"+name)
 		if err != nil {
