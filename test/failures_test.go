@@ -25,9 +25,13 @@ import (
 var errFails = errors.New("failed by the test")
 
 // nilBesideError has a function of each kind that returns a nil pointer in an interface, and an error.
-type nilBesideError struct{ credentials.TransportCredentials }
+type nilBesideError struct {
+	credentials.TransportCredentials
+}
 
-func (nilBesideError) dial(context.Context, string) (net.Conn, error) { return (*net.UnixConn)(nil), errFails }
+func (nilBesideError) dial(context.Context, string) (net.Conn, error) {
+	return (*net.UnixConn)(nil), errFails
+}
 
 func (nilBesideError) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return (*net.UnixConn)(nil), (*credentials.TLSInfo)(nil), errFails

@@ -76,6 +76,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	defer l.all.Wait()
 	defer l.near.withdraw()
 	for pause := time.Duration(0); ; {
+		neverBlock(bare(l.Listener))
 		conn, err := l.Accept()
 		switch {
 		case err == nil && bare(l.Listener) == nil && l.isRetired():
