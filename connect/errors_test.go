@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connectproto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -148,6 +153,109 @@ func TestAPanicFailsTheCall(t *testing.T) {
 			wantCode(t, err, connect.CodeInternal)
 		}
 	})
+}
+
+// A panicking codec fails where it is told to.
+type panicking struct {
+	encoding.CodecV2
+	decodes bool
+}
+
+func (panicking) Name() string { return "nearconnect-panics" }
+
+func (c panicking) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is encoded" {
+		panic("a test's")
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func (c panicking) Unmarshal(b mem.BufferSlice, v any) error {
+	if err := c.CodecV2.Unmarshal(b, v); err != nil {
+		return err
+	}
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is decoded" {
+		panic("a test's")
+	}
+	return nil
+}
+
+// panickingOfConnect is the same as a codec of Connect.
+type panickingOfConnect struct{ connect.Codec }
+
+func (panickingOfConnect) Name() string { return "nearconnect-panics-too" }
+
+func (c panickingOfConnect) MarshalWrite(ctx context.Context, dst io.Writer, v any) error {
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is encoded" {
+		panic("a test's")
+	}
+	return c.Codec.MarshalWrite(ctx, dst, v)
+}
+
+func (c panickingOfConnect) UnmarshalRead(ctx context.Context, src io.Reader, v any) error {
+	if err := c.Codec.UnmarshalRead(ctx, src, v); err != nil {
+		return err
+	}
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is decoded" {
+		panic("a test's")
+	}
+	return nil
+}
+
+var (
+	panicsOfGRPC    = panicking{CodecV2: encoding.GetCodecV2("proto")}
+	panicsOfConnect = nearconnect.Codec(panickingOfConnect{connectproto.NewBinaryCodec()})
+)
+
+func init() {
+	encoding.RegisterCodecV2(panicsOfGRPC)
+	encoding.RegisterCodecV2(panicsOfConnect)
+}
+
+// Interceptors of gRPC make a difference to how the request is decoded.
+func TestAPanicOfACodecFailsTheCall(t *testing.T) {
+	for name, opts := range map[string][]nearcall.ServerOption{
+		"plain": nil, "with an interceptor": {nearcall.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return next(ctx, in)
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachPath(t, func(t *testing.T, path string) {
+				reply := func(_ context.Context, m *echopb.Message) (*echopb.Message, error) {
+					return &echopb.Message{Text: "panic when it is " + strings.TrimPrefix(m.GetText(), "reply ")}, nil
+				}
+				srv := nearcall.NewServer(opts...)
+				server := connect.NewServer()
+				echopbconnect.RegisterEchoHandler(server, echo{unary: reply})
+				nearconnect.Register(srv, server)
+				conn := connectTo(t, path, srv)
+				conns := map[string]grpc.ClientConnInterface{"nearcall": conn}
+				if address, ok := strings.CutPrefix(conn.Target(), "tcp:"); ok {
+					cc, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cc.Close()
+					conns["grpc-go"] = cc
+				}
+				for client, conn := range conns {
+					for _, c := range []encoding.CodecV2{panicsOfGRPC, panicsOfConnect} {
+						if client == "grpc-go" && c == encoding.CodecV2(panicsOfGRPC) {
+							continue // grpc-go encodes with it, and as in grpc-go a panic ends the process
+						}
+						for _, ctx := range []context.Context{context.Background(), t.Context()} {
+							for _, text := range []string{"reply encoded", "panic when it is decoded"} {
+								_, err := clientOf(conn, grpc.ForceCodecV2(c)).Unary(ctx, &echopb.Message{Text: text})
+								if e := wantCode(t, err, connect.CodeInternal); e == nil {
+									t.Errorf("%s, %s, %q: %v", client, c.Name(), text, err)
+								}
+							}
+						}
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestErrorsOfTheConnectionAreLocal(t *testing.T) {

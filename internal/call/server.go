@@ -65,6 +65,7 @@ type Server struct {
 type method struct {
 	name         string // /service/method
 	impl         any
+	guard        Guard            // impl, if it is one
 	loop         wait.Loop        // runs the handlers; nil for goroutines
 	runsOnCaller bool             // goroutines of callers in this process may run loop's tasks
 	unary        *grpc.MethodDesc // nil for streaming methods
@@ -116,9 +117,10 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	}
 	s.services[desc.ServiceName] = &Service{desc, impl, loop}
 	hands := loop != nil && loop.AllowsHandoff()
+	guard, _ := impl.(Guard)
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, runsOnCaller: hands, unary: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, guard: guard, loop: loop, runsOnCaller: hands, unary: m})
 	}
 	for i := range desc.Streams {
 		m := &desc.Streams[i]
