@@ -427,7 +427,7 @@ func (c *Client) unaryError(u *link.UnaryCall, err error) error {
 	case u.ReplyError != nil:
 		return linkStatus(u.ReplyError)
 	case u.Status != nil:
-		return u.Status.Err()
+		return errorOf(u.Status)
 	case !u.Replied:
 		return errNoReply
 	}

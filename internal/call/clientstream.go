@@ -281,7 +281,7 @@ func (s *clientStream) recv(m any) error {
 // endError returns the error of the end that was received: io.EOF for success.
 func (s *clientStream) endError() error {
 	if s.end.Status != nil {
-		return s.end.Status.Err()
+		return errorOf(s.end.Status)
 	}
 	if !s.info.desc.ServerStreams && !s.received {
 		return errNoReply
