@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
@@ -24,6 +25,7 @@ type ServerConfig struct {
 	Unary            []grpc.UnaryServerInterceptor
 	Stream           []grpc.StreamServerInterceptor
 	Stats            []stats.Handler
+	Tap              tap.ServerInHandle // may be nil
 	MaxRecv, MaxSend int    // in bytes
 	MaxStreams       uint32 // limit of running calls of an in-process session; 0 for none
 	MaxRemote        uint32 // limit of running handlers of any other session; 0 for none
