@@ -279,6 +279,77 @@ func TestErrorsOfTheConnectionAreLocal(t *testing.T) {
 	}
 }
 
+// TestErrorsOfTheCallersSideAreLocal: what the caller's side makes of an answer, or of a lost connection,
+// is not the callee's verdict. A handler that passes it on passes its text on.
+func TestErrorsOfTheCallersSideAreLocal(t *testing.T) {
+	onEachPath(t, func(t *testing.T, path string) {
+		begun := make(chan struct{})
+		srv := serverOf(echo{
+			unary: func(_ context.Context, m *echopb.Message) (*echopb.Message, error) {
+				if m.GetNumber() == 1 {
+					return nil, connect.NewError(connect.CodeNotFound, "no such thing")
+				}
+				return &echopb.Message{Text: strings.Repeat("x", 1000)}, nil
+			},
+			chat: func(ctx context.Context, s echopbconnect.EchoChatServerStream) error {
+				m, err := s.Receive()
+				switch {
+				case err != nil:
+					return err
+				case m.GetNumber() == 1:
+					return connect.NewError(connect.CodeNotFound, "no such thing")
+				case m.GetNumber() == 2:
+					return s.Send(&echopb.Message{Text: strings.Repeat("x", 1000)})
+				}
+				if err := s.Send(m); err != nil {
+					return err
+				}
+				close(begun)
+				<-ctx.Done()
+				return ctx.Err()
+			},
+		})
+		c := clientOf(connectTo(t, path, srv), grpc.MaxCallRecvMsgSize(500))
+		want := func(what string, err error, code connect.Code, remote bool) {
+			t.Helper()
+			if e := wantCode(t, err, code); e != nil && e.IsRemote() != remote {
+				t.Errorf("%s: %v counts as remote: %v", what, err, e.IsRemote())
+			}
+		}
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			_, err := c.Unary(ctx, &echopb.Message{Number: 1})
+			want("a handler's error", err, connect.CodeNotFound, true)
+			_, err = c.Unary(ctx, &echopb.Message{})
+			want("a large reply", err, connect.CodeResourceExhausted, false)
+			for number, remote := range map[int64]bool{1: true, 2: false} {
+				s, _ := c.Chat(ctx)
+				if err := s.Send(&echopb.Message{Number: number}); err != nil {
+					t.Fatal(err)
+				}
+				_, err := s.Receive()
+				code := connect.CodeNotFound
+				if number == 2 {
+					code = connect.CodeResourceExhausted
+				}
+				want("a stream's error", err, code, remote)
+				_ = s.Close()
+			}
+		}
+
+		s, _ := c.Chat(t.Context())
+		if err := s.Send(&echopb.Message{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		srv.Stop()
+		_, err := s.Receive()
+		want("the end of the server", err, connect.CodeUnavailable, false)
+	})
+}
+
 func TestUnknownProcedures(t *testing.T) {
 	ping := connect.Spec{Procedure: "/nobodys.Service/Ping"}
 	onEachPath(t, func(t *testing.T, path string) {

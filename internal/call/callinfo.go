@@ -74,6 +74,10 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		case RawHeader, RawTrailer:
 			ci.reports = true
 			continue
+		case Verdict:
+			o.(Verdict).Outcome.Known = true
+			ci.reports = true
+			continue
 		}
 		if inner := unwrapped(o); inner != nil {
 			ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
@@ -133,6 +137,31 @@ type (
 	RawHeader  struct{ grpc.HeaderCallOption }
 	RawTrailer struct{ grpc.TrailerCallOption }
 )
+
+// A Verdict is an option that tells, when a call's error is returned, who has made the error. grpc-go
+// ignores it, and Outcome stays zero.
+type Verdict struct {
+	grpc.EmptyCallOption
+	Outcome *Outcome
+}
+
+// An Outcome says who has made the error of a call.
+type Outcome struct {
+	Known    bool
+	ByCallee bool // otherwise the caller's side, for example because the connection was lost
+}
+
+// calleeEnded records that the call's error is the status with which the callee has ended it.
+func (ci *callInfo) calleeEnded() {
+	if !ci.reports {
+		return
+	}
+	for _, o := range ci.opts {
+		if v, ok := o.(Verdict); ok {
+			v.Outcome.ByCallee = true
+		}
+	}
+}
 
 // unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
 // determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps

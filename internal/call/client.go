@@ -393,11 +393,15 @@ func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply 
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
+	local := err != nil || u.ReplyError != nil || u.Status == nil
 	err = c.unaryError(u, err)
 	if len(ci.accept) > 0 {
 		if refused := ci.checkReply(u.Header); refused != nil {
-			err = refused
+			err, local = refused, true
 		}
+	}
+	if !local {
+		ci.calleeEnded()
 	}
 	if answered && (a.stats != nil || a.done != nil || ci.reports) {
 		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)

@@ -60,6 +60,9 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 		_ = s.client.add(s) // if the client is closed, there is no next attempt
 		err := s.retryAttempt(a, why)
 		if err != nil {
+			if why.end != nil {
+				s.info.calleeEnded()
+			}
 			s.finish(err)
 		}
 		return err
@@ -281,6 +284,7 @@ func (s *clientStream) recv(m any) error {
 // endError returns the error of the end that was received: io.EOF for success.
 func (s *clientStream) endError() error {
 	if s.end.Status != nil {
+		s.info.calleeEnded()
 		return errorOf(s.end.Status)
 	}
 	if !s.info.desc.ServerStreams && !s.received {
@@ -337,6 +341,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 	if why := s.info.failureOf(f.End, err, s.recvAttempt != nil || f.Header != nil || f.Got); why.failed() {
 		err := s.retryAttempt(a, why)
 		if err != nil && why.end != nil {
+			s.info.calleeEnded()
 			s.end = why.end
 			if s.isFinished() {
 				s.recvErr = err // err says more than the end's status

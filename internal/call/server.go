@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/tap"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -26,9 +26,9 @@ type ServerConfig struct {
 	Stream           []grpc.StreamServerInterceptor
 	Stats            []stats.Handler
 	Tap              tap.ServerInHandle // may be nil
-	MaxRecv, MaxSend int    // in bytes
-	MaxStreams       uint32 // limit of running calls of an in-process session; 0 for none
-	MaxRemote        uint32 // limit of running handlers of any other session; 0 for none
+	MaxRecv, MaxSend int                // in bytes
+	MaxStreams       uint32             // limit of running calls of an in-process session; 0 for none
+	MaxRemote        uint32             // limit of running handlers of any other session; 0 for none
 	Unknown          grpc.StreamHandler
 	Forward          *Forward   // may be nil
 	Codec            link.Codec // overrides the content-subtype's; may be nil
