@@ -350,6 +350,71 @@ func TestErrorsOfTheCallersSideAreLocal(t *testing.T) {
 	})
 }
 
+// TestAStreamGoesOnWithoutAMessageThatCannotBeSent, on both sides: text that is not UTF-8, and too large.
+func TestAStreamGoesOnWithoutAMessageThatCannotBeSent(t *testing.T) {
+	bad := []*echopb.Message{{Text: "\xff"}, {Text: strings.Repeat("x", 1000)}}
+	codesOf := []connect.Code{connect.CodeInternal, connect.CodeResourceExhausted}
+	onEachPath(t, func(t *testing.T, path string) {
+		refused := func(send func(*echopb.Message) error) {
+			for i, m := range bad {
+				if err := send(m); connect.CodeOf(err) != codesOf[i] {
+					t.Errorf("Send of %.10q returns %v", m.GetText(), err)
+				}
+			}
+		}
+		for _, header := range []bool{false, true} {
+			srv := nearcall.NewServer(nearcall.MaxSendMsgSize(500))
+			server := connect.NewServer()
+			echopbconnect.RegisterEchoHandler(server, echo{
+				chat: func(_ context.Context, s echopbconnect.EchoChatServerStream) error {
+					if header {
+						if err := s.SendHeaders(); err != nil {
+							return err
+						}
+					}
+					refused(s.Send)
+					return chat(s.Receive, s.Send)
+				},
+				count: func(_ context.Context, m *echopb.Message, s echopbconnect.EchoCountServerStream) error {
+					refused(s.Send)
+					return s.Send(m)
+				},
+			})
+			nearconnect.Register(srv, server)
+			c := clientOf(connectTo(t, path, srv), grpc.MaxCallSendMsgSize(500))
+			s, _ := c.Chat(t.Context())
+			if header {
+				if err := s.SendHeaders(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for n := range 3 {
+				refused(s.Send)
+				if err := s.Send(&echopb.Message{Number: int64(n)}); err != nil {
+					t.Fatal(err)
+				}
+				if m, err := s.Receive(); err != nil || m.GetNumber() != int64(n) {
+					t.Fatalf("the answer to message %d is %v, %v", n, m, err)
+				}
+			}
+			if err := s.CloseSend(); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.Receive(); err != io.EOF {
+				t.Errorf("the stream ends with %v", err)
+			}
+			o, err := c.Count(t.Context(), &echopb.Message{Number: 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := o.Receive(); err != nil || m.GetNumber() != 7 {
+				t.Errorf("Count returns %v, %v", m, err)
+			}
+			_ = o.Close()
+		}
+	})
+}
+
 func TestUnknownProcedures(t *testing.T) {
 	ping := connect.Spec{Procedure: "/nobodys.Service/Ping"}
 	onEachPath(t, func(t *testing.T, path string) {

@@ -156,6 +156,9 @@ func (s *unaryServerStream) Send(msg any) error {
 func (p *procedure) serveStream(_ any, stream grpc.ServerStream) error {
 	s := &serverStream{stream: stream, ctx: stream.Context()}
 	p.describe(s.ctx, &s.info)
+	if own := call.HandledBy(s.ctx); own != nil {
+		own.SendOn()
+	}
 	err := p.call(s.ctx, &s.info, s)
 	if failed := s.finish(); err == nil {
 		err = failed

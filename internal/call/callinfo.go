@@ -46,6 +46,7 @@ type callInfo struct {
 	retry        *retryState // nil if the service config does not configure retries
 	waitForReady bool
 	unnamed      bool // the codec's name must not go into the content-type
+	sendsOn      bool // a message that cannot be sent does not end the stream
 	reports      bool // options or the retry throttler need the result of the call
 
 	// Of a Balancer's Selection.
@@ -77,6 +78,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		case Verdict:
 			o.(Verdict).Outcome.Known = true
 			ci.reports = true
+			continue
+		case SendsOn:
+			ci.sendsOn = true
 			continue
 		}
 		if inner := unwrapped(o); inner != nil {
@@ -137,6 +141,10 @@ type (
 	RawHeader  struct{ grpc.HeaderCallOption }
 	RawTrailer struct{ grpc.TrailerCallOption }
 )
+
+// SendsOn is an option for streams that go on if SendMsg returns an error because its message cannot be
+// encoded or is too large: nothing of it was sent. grpc-go ignores it.
+type SendsOn struct{ grpc.EmptyCallOption }
 
 // A Verdict is an option that tells, when a call's error is returned, who has made the error. grpc-go
 // ignores it, and Outcome stays zero.

@@ -172,16 +172,21 @@ func (s *clientStream) Trailer() metadata.MD {
 // SendMsg implements grpc.ClientStream.
 func (s *clientStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.waiter)
+	last := s.sentLast
 	err := s.send(m)
-	if err == io.EOF && !s.info.desc.ClientStreams {
+	switch {
+	case err == io.EOF && !s.info.desc.ClientStreams:
 		return nil // generated code expects nil; RecvMsg returns the status
-	}
-	if err != nil && err != io.EOF {
+	case err == nil || err == io.EOF:
+	case s.info.sendsOn:
+		s.sentLast = last
+	default:
 		s.finish(err)
 	}
 	return err
 }
 
+// send sends m. If it returns an error that is not io.EOF, nothing was sent.
 func (s *clientStream) send(m any) error {
 	if s.sentLast {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
