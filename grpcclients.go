@@ -10,7 +10,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/link"
@@ -68,6 +71,12 @@ func (s *Server) grpcConfig() grpcserver.Config {
 	}
 	for _, h := range o.Stats {
 		opts = append(opts, grpc.StatsHandler(h))
+	}
+	if o.Tap != nil {
+		opts = append(opts, grpc.InTapHandle(o.Tap))
+		c.Tap = func(ctx context.Context, info *tap.Info) (context.Context, *status.Status) {
+			return call.AskTap(ctx, o.Tap, info)
+		}
 	}
 	if n := o.Socket.MaxStreams; n > 0 {
 		opts = append(opts, grpc.MaxConcurrentStreams(n))

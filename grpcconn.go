@@ -59,11 +59,12 @@ func (c *ClientConn) GRPC() *grpc.ClientConn {
 // passthrough, unix and unix-abstract. No call waits for the state. As with all connections of
 // grpc.NewClient, the state is Idle until Connect is called.
 //
-// The options can be used more than once. Close c when the library no longer needs it: when the
-// library closes its *grpc.ClientConn, c stays open, and calls that run continue. Later calls
-// through that *grpc.ClientConn return Canceled.
+// The options can be used more than once. When the library closes its *grpc.ClientConn, the calls
+// through it end with Canceled, as in grpc-go, and c stays open. Close c when the library no longer
+// needs it. A *grpc.ClientConn that has made a call costs a goroutine until it is closed.
 func (c *ClientConn) DialOptions() []grpc.DialOption {
-	return c.optionsOf(source{conn: c}, "dns", "unix", "unix-abstract")
+	of := &libraries{lives: make(map[*grpc.ClientConn]context.Context)}
+	return c.optionsOf(source{conn: c, libraries: of}, "dns", "unix", "unix-abstract")
 }
 
 // newGRPC returns a connection of grpc-go that stands for c.
@@ -76,7 +77,7 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 		// Dial, not NewClient: Dial builds the balancer at once, so the state is right from the
 		// start and Close reaches c. Dial does not make c connect.
 		//lint:ignore SA1019 deprecated for its handling of schemes and WithBlock, which is not used here
-		return grpc.Dial(target, c.optionsOf(source{conn: c, same: true}, scheme)...)
+		return grpc.Dial(target, c.optionsOf(source{conn: c}, scheme)...)
 	}
 	cc, err := dial(c.target)
 	if err != nil {
@@ -92,16 +93,26 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 // the schemes, and those without.
 func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if s.isClosed(cc) {
+		switch {
+		case s.libraries == nil:
+			return c.Invoke(ctx, method, req, reply, opts...)
+		case cc.GetState() == connectivity.Shutdown:
 			return connector.ErrClosing
 		}
-		return c.Invoke(ctx, method, req, reply, opts...)
+		call := s.libraries.begin(ctx, cc)
+		defer call.end()
+		return call.errorOf(c.Invoke(call.ctx, method, req, reply, opts...))
 	}
 	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		if s.isClosed(cc) {
+		switch {
+		case s.libraries == nil:
+			return c.NewStream(ctx, desc, method, opts...)
+		case cc.GetState() == connectivity.Shutdown:
 			return nil, connector.ErrClosing
 		}
-		return c.NewStream(ctx, desc, method, opts...)
+		return s.libraries.newStream(ctx, cc, desc, func(ctx context.Context) (grpc.ClientStream, error) {
+			return c.NewStream(ctx, desc, method, opts...)
+		})
 	}
 	var resolvers []resolver.Builder
 	for _, scheme := range append(schemes, "passthrough", resolver.GetDefaultScheme()) {
@@ -124,14 +135,9 @@ func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 // A source is the resolver of a connection with the options of optionsOf. It resolves the target to
 // no address, selects the balancer, and passes itself to it.
 type source struct {
-	conn   *ClientConn
-	scheme string
-	same   bool // the connection is the one that GRPC returns, and closed with conn
-}
-
-// isClosed reports whether a library has closed cc.
-func (s source) isClosed(cc *grpc.ClientConn) bool {
-	return !s.same && cc.GetState() == connectivity.Shutdown
+	conn      *ClientConn
+	scheme    string
+	libraries *libraries // nil if the connection is the one that GRPC returns, and closed with conn
 }
 
 func (s source) Scheme() string { return s.scheme }
@@ -227,7 +233,7 @@ var errShown = errors.New("nearcall: this *grpc.ClientConn makes its calls throu
 // a library's connection shows TransientFailure, because only the library can close it.
 func (m *mirror) show(s connectivity.State) {
 	if s == connectivity.Shutdown {
-		if m.source.same {
+		if m.source.libraries == nil {
 			return
 		}
 		s = connectivity.TransientFailure
@@ -237,7 +243,7 @@ func (m *mirror) show(s connectivity.State) {
 		m.bell.Shutdown()
 		m.bell = nil
 	}
-	if s != connectivity.TransientFailure || !m.source.same {
+	if s != connectivity.TransientFailure || m.source.libraries != nil {
 		return
 	}
 	var bell balancer.SubConn
@@ -272,9 +278,10 @@ func (m *mirror) ExitIdle() {
 // user or by its ClientConn.
 func (m *mirror) Close() {
 	switch {
-	case m.source.same:
+	case m.source.conn == nil: // before the first update
+	case m.source.libraries == nil:
 		_ = m.source.conn.shut()
-	case m.stop != nil:
+	default:
 		m.stop()
 	}
 }

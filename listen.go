@@ -19,7 +19,8 @@ import (
 // It returns a copy of the listening socket, which a child process can inherit with
 // [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass
 // it to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue,
-// so a restart loses none. Once File was called, a socket file belongs to the child, and Close does
+// so a restart loses none. The listener and its copies share the mode of the socket, which is
+// non-blocking and stays so. Once File was called, a socket file belongs to the child, and Close does
 // not remove it.
 //
 // The copy does not know its target, and Serve treats it as the socket of a tcp:, unix: or

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
@@ -51,6 +52,21 @@ func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
 // ChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Stream = append(o.Stream, is...) })
+}
+
+// InTapHandle sets a function that is asked before a call is accepted, over every path. It may refuse
+// the call, or return the context for stats handlers, interceptors and the handler, as
+// [tap.ServerInHandle] says. It must be quick: over most paths it runs on the goroutine that reads the
+// connection. In process it runs on the caller's, and over HTTP on the request's, so it may run
+// concurrently. Stats handlers do not learn of calls that it refuses, except for ordinary gRPC clients
+// over [Server.ServeHTTP]. InTapHandle panics if it is given twice.
+func InTapHandle(h tap.ServerInHandle) ServerOption {
+	return options.SetServer(func(o *options.Server) {
+		if o.Tap != nil {
+			panic("nearcall: the tap handle was already set; call both functions in one")
+		}
+		o.Tap = h
+	})
 }
 
 // StatsHandler adds a stats handler, such as otelgrpc's. It can be given more than
@@ -276,12 +292,13 @@ func OtherClients(kinds ClientKind) ServerOption {
 }
 
 // GRPCServerOptions adds options of grpc-go. Use it for options that nearcall does not have, such as
-// orca's CallMetricsServerOption, [grpc.InTapHandle], [grpc.NumStreamWorkers] and the buffer sizes.
+// orca's CallMetricsServerOption, [grpc.NumStreamWorkers] and the buffer sizes.
 // They come after the options that nearcall derives from the server's.
 //
 // Interceptors in them apply to the calls of all clients. Everything else applies only to calls of
 // ordinary gRPC clients. The option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options of
-// connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP].
+// connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP]. For all clients there is
+// [InTapHandle].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

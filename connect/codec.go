@@ -3,7 +3,9 @@ package nearconnect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"runtime/debug"
 
 	"connectrpc.com/connect/v2"
 	"google.golang.org/grpc/encoding"
@@ -13,14 +15,15 @@ import (
 // Codec returns c as a codec of gRPC. A client passes it to [NewTransport] with
 // [google.golang.org/grpc.ForceCodecV2]. A server registers it with
 // [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already, but not for
-// clients that speak gRPC over HTTP/2. c's methods get context.Background.
+// clients that speak gRPC over HTTP/2. c's methods get context.Background. A panic of c becomes an error,
+// because gRPC encodes a reply where nothing recovers it.
 func Codec(c connect.Codec) encoding.CodecV2 { return codec{c} }
 
 type codec struct{ connect.Codec }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	var b bytes.Buffer
-	if err := c.MarshalWrite(context.Background(), &b, v); err != nil {
+	if err := c.guarded(func() error { return c.MarshalWrite(context.Background(), &b, v) }); err != nil {
 		return nil, err
 	}
 	return mem.BufferSlice{mem.SliceBuffer(b.Bytes())}, nil
@@ -29,7 +32,17 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	r := data.Reader()
 	defer r.Close()
-	return c.UnmarshalRead(context.Background(), r, v)
+	return c.guarded(func() error { return c.UnmarshalRead(context.Background(), r, v) })
+}
+
+func (c codec) guarded(f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			logger.Errorf("the codec %q panicked: %v\n%s", c.Name(), value, debug.Stack())
+			err = errors.New("the codec panicked")
+		}
+	}()
+	return f()
 }
 
 // Compressor returns c as a compressor of gRPC, with the same name. Both sides register it with

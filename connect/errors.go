@@ -39,9 +39,8 @@ func fromStatus(err error) *connect.Error {
 }
 
 // callerError returns the caller's error for err, an error of gRPC for a call with the context ctx.
-// io.EOF stays as it is. answered reports whether the callee has ended the call, so that the error
-// is its verdict.
-func callerError(ctx context.Context, err error, answered bool) error {
+// io.EOF stays as it is. remote reports whether the callee has ended the call with it.
+func callerError(ctx context.Context, err error, remote bool) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
@@ -49,7 +48,7 @@ func callerError(ctx context.Context, err error, answered bool) error {
 	switch over := ended(ctx); {
 	case over != nil && e.Code() == codeOf(over):
 		return e.WithCause(over)
-	case answered:
+	case remote:
 		return e.WithRemote()
 	}
 	return e

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connectproto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -150,6 +155,109 @@ func TestAPanicFailsTheCall(t *testing.T) {
 	})
 }
 
+// A panicking codec fails where it is told to.
+type panicking struct {
+	encoding.CodecV2
+	decodes bool
+}
+
+func (panicking) Name() string { return "nearconnect-panics" }
+
+func (c panicking) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is encoded" {
+		panic("a test's")
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func (c panicking) Unmarshal(b mem.BufferSlice, v any) error {
+	if err := c.CodecV2.Unmarshal(b, v); err != nil {
+		return err
+	}
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is decoded" {
+		panic("a test's")
+	}
+	return nil
+}
+
+// panickingOfConnect is the same as a codec of Connect.
+type panickingOfConnect struct{ connect.Codec }
+
+func (panickingOfConnect) Name() string { return "nearconnect-panics-too" }
+
+func (c panickingOfConnect) MarshalWrite(ctx context.Context, dst io.Writer, v any) error {
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is encoded" {
+		panic("a test's")
+	}
+	return c.Codec.MarshalWrite(ctx, dst, v)
+}
+
+func (c panickingOfConnect) UnmarshalRead(ctx context.Context, src io.Reader, v any) error {
+	if err := c.Codec.UnmarshalRead(ctx, src, v); err != nil {
+		return err
+	}
+	if m, ok := v.(*echopb.Message); ok && m.GetText() == "panic when it is decoded" {
+		panic("a test's")
+	}
+	return nil
+}
+
+var (
+	panicsOfGRPC    = panicking{CodecV2: encoding.GetCodecV2("proto")}
+	panicsOfConnect = nearconnect.Codec(panickingOfConnect{connectproto.NewBinaryCodec()})
+)
+
+func init() {
+	encoding.RegisterCodecV2(panicsOfGRPC)
+	encoding.RegisterCodecV2(panicsOfConnect)
+}
+
+// Interceptors of gRPC make a difference to how the request is decoded.
+func TestAPanicOfACodecFailsTheCall(t *testing.T) {
+	for name, opts := range map[string][]nearcall.ServerOption{
+		"plain": nil, "with an interceptor": {nearcall.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return next(ctx, in)
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachPath(t, func(t *testing.T, path string) {
+				reply := func(_ context.Context, m *echopb.Message) (*echopb.Message, error) {
+					return &echopb.Message{Text: "panic when it is " + strings.TrimPrefix(m.GetText(), "reply ")}, nil
+				}
+				srv := nearcall.NewServer(opts...)
+				server := connect.NewServer()
+				echopbconnect.RegisterEchoHandler(server, echo{unary: reply})
+				nearconnect.Register(srv, server)
+				conn := connectTo(t, path, srv)
+				conns := map[string]grpc.ClientConnInterface{"nearcall": conn}
+				if address, ok := strings.CutPrefix(conn.Target(), "tcp:"); ok {
+					cc, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cc.Close()
+					conns["grpc-go"] = cc
+				}
+				for client, conn := range conns {
+					for _, c := range []encoding.CodecV2{panicsOfGRPC, panicsOfConnect} {
+						if client == "grpc-go" && c == encoding.CodecV2(panicsOfGRPC) {
+							continue // grpc-go encodes with it, and as in grpc-go a panic ends the process
+						}
+						for _, ctx := range []context.Context{context.Background(), t.Context()} {
+							for _, text := range []string{"reply encoded", "panic when it is decoded"} {
+								_, err := clientOf(conn, grpc.ForceCodecV2(c)).Unary(ctx, &echopb.Message{Text: text})
+								if e := wantCode(t, err, connect.CodeInternal); e == nil {
+									t.Errorf("%s, %s, %q: %v", client, c.Name(), text, err)
+								}
+							}
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestErrorsOfTheConnectionAreLocal(t *testing.T) {
 	conn, err := nearcall.NewClient("inproc:nobody")
 	if err != nil {
@@ -169,6 +277,142 @@ func TestErrorsOfTheConnectionAreLocal(t *testing.T) {
 	if _, again := s.Receive(); again != err {
 		t.Errorf("then Receive returns %v", again)
 	}
+}
+
+// TestErrorsOfTheCallersSideAreLocal: what the caller's side makes of an answer, or of a lost connection,
+// is not the callee's verdict. A handler that passes it on passes its text on.
+func TestErrorsOfTheCallersSideAreLocal(t *testing.T) {
+	onEachPath(t, func(t *testing.T, path string) {
+		begun := make(chan struct{})
+		srv := serverOf(echo{
+			unary: func(_ context.Context, m *echopb.Message) (*echopb.Message, error) {
+				if m.GetNumber() == 1 {
+					return nil, connect.NewError(connect.CodeNotFound, "no such thing")
+				}
+				return &echopb.Message{Text: strings.Repeat("x", 1000)}, nil
+			},
+			chat: func(ctx context.Context, s echopbconnect.EchoChatServerStream) error {
+				m, err := s.Receive()
+				switch {
+				case err != nil:
+					return err
+				case m.GetNumber() == 1:
+					return connect.NewError(connect.CodeNotFound, "no such thing")
+				case m.GetNumber() == 2:
+					return s.Send(&echopb.Message{Text: strings.Repeat("x", 1000)})
+				}
+				if err := s.Send(m); err != nil {
+					return err
+				}
+				close(begun)
+				<-ctx.Done()
+				return ctx.Err()
+			},
+		})
+		c := clientOf(connectTo(t, path, srv), grpc.MaxCallRecvMsgSize(500))
+		want := func(what string, err error, code connect.Code, remote bool) {
+			t.Helper()
+			if e := wantCode(t, err, code); e != nil && e.IsRemote() != remote {
+				t.Errorf("%s: %v counts as remote: %v", what, err, e.IsRemote())
+			}
+		}
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			_, err := c.Unary(ctx, &echopb.Message{Number: 1})
+			want("a handler's error", err, connect.CodeNotFound, true)
+			_, err = c.Unary(ctx, &echopb.Message{})
+			want("a large reply", err, connect.CodeResourceExhausted, false)
+			for number, remote := range map[int64]bool{1: true, 2: false} {
+				s, _ := c.Chat(ctx)
+				if err := s.Send(&echopb.Message{Number: number}); err != nil {
+					t.Fatal(err)
+				}
+				_, err := s.Receive()
+				code := connect.CodeNotFound
+				if number == 2 {
+					code = connect.CodeResourceExhausted
+				}
+				want("a stream's error", err, code, remote)
+				_ = s.Close()
+			}
+		}
+
+		s, _ := c.Chat(t.Context())
+		if err := s.Send(&echopb.Message{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		srv.Stop()
+		_, err := s.Receive()
+		want("the end of the server", err, connect.CodeUnavailable, false)
+	})
+}
+
+// TestAStreamGoesOnWithoutAMessageThatCannotBeSent, on both sides: text that is not UTF-8, and too large.
+func TestAStreamGoesOnWithoutAMessageThatCannotBeSent(t *testing.T) {
+	bad := []*echopb.Message{{Text: "\xff"}, {Text: strings.Repeat("x", 1000)}}
+	codesOf := []connect.Code{connect.CodeInternal, connect.CodeResourceExhausted}
+	onEachPath(t, func(t *testing.T, path string) {
+		refused := func(send func(*echopb.Message) error) {
+			for i, m := range bad {
+				if err := send(m); connect.CodeOf(err) != codesOf[i] {
+					t.Errorf("Send of %.10q returns %v", m.GetText(), err)
+				}
+			}
+		}
+		for _, header := range []bool{false, true} {
+			srv := nearcall.NewServer(nearcall.MaxSendMsgSize(500))
+			server := connect.NewServer()
+			echopbconnect.RegisterEchoHandler(server, echo{
+				chat: func(_ context.Context, s echopbconnect.EchoChatServerStream) error {
+					if header {
+						if err := s.SendHeaders(); err != nil {
+							return err
+						}
+					}
+					refused(s.Send)
+					return chat(s.Receive, s.Send)
+				},
+				count: func(_ context.Context, m *echopb.Message, s echopbconnect.EchoCountServerStream) error {
+					refused(s.Send)
+					return s.Send(m)
+				},
+			})
+			nearconnect.Register(srv, server)
+			c := clientOf(connectTo(t, path, srv), grpc.MaxCallSendMsgSize(500))
+			s, _ := c.Chat(t.Context())
+			if header {
+				if err := s.SendHeaders(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for n := range 3 {
+				refused(s.Send)
+				if err := s.Send(&echopb.Message{Number: int64(n)}); err != nil {
+					t.Fatal(err)
+				}
+				if m, err := s.Receive(); err != nil || m.GetNumber() != int64(n) {
+					t.Fatalf("the answer to message %d is %v, %v", n, m, err)
+				}
+			}
+			if err := s.CloseSend(); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.Receive(); err != io.EOF {
+				t.Errorf("the stream ends with %v", err)
+			}
+			o, err := c.Count(t.Context(), &echopb.Message{Number: 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := o.Receive(); err != nil || m.GetNumber() != 7 {
+				t.Errorf("Count returns %v, %v", m, err)
+			}
+			_ = o.Close()
+		}
+	})
 }
 
 func TestUnknownProcedures(t *testing.T) {

@@ -21,7 +21,8 @@ import (
 // procedure's Schema is a protoreflect.MethodDescriptor whose messages are registered, as generated code
 // makes it, and as streams otherwise.
 //
-// A panic of a handler fails the call with [connect.CodeInternal], and is logged with grpclog.
+// A panic of a handler, or of the codec that encodes its reply, fails the call with [connect.CodeInternal],
+// and is logged with grpclog.
 //
 // Calls of procedures that are not registered go to the handler of [UnknownHandler], if srv has it.
 func Register(srv grpc.ServiceRegistrar, server *connect.Server) {
@@ -56,7 +57,7 @@ func Register(srv grpc.ServiceRegistrar, server *connect.Server) {
 		})
 	}
 	for _, service := range order {
-		srv.RegisterService(services[service], nil)
+		srv.RegisterService(services[service], guard{})
 	}
 }
 
@@ -91,13 +92,29 @@ type procedure struct {
 
 var logger = grpclog.Component("nearcall")
 
+// A guard is the implementation of services of Connect: a [call.Guard].
+type guard struct{}
+
+// Panicked implements [call.Guard].
+func (guard) Panicked(method string, value any) error { return verdict(panicked(method, value)) }
+
+// panicked logs a panic in a call of method, and returns the call's error.
+func panicked(method string, value any) *connect.Error {
+	logger.Errorf("the handler of %s panicked: %v\n%s", method, value, debug.Stack())
+	return connect.NewError(connect.CodeInternal, "the handler panicked")
+}
+
 // call runs the handler. Its error is the one with which the call ends.
-func (p *procedure) call(ctx context.Context, info *connect.CallInfo, stream connect.ServerStream) (err error) {
+func (p *procedure) call(ctx context.Context, info *connect.CallInfo, stream connect.ServerStream) error {
+	return guarded(p.name, func() error { return p.server.Call(ctx, p.name, info, stream) })
+}
+
+// guarded calls f, which is part of a call of method, and returns an error if f panics.
+func guarded(method string, f func() error) (err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			logger.Errorf("the handler of %s panicked: %v\n%s", p.name, r, debug.Stack())
-			err = connect.NewError(connect.CodeInternal, "the handler panicked")
+		if value := recover(); value != nil {
+			err = panicked(method, value)
 		}
 	}()
-	return p.server.Call(ctx, p.name, info, stream)
+	return f()
 }

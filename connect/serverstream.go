@@ -63,8 +63,12 @@ func (p *procedure) serveUnary(_ any, ctx context.Context, decode func(any) erro
 		return s.serve(p)
 	}
 	request := p.request.New().Interface()
-	if err := decode(request); err != nil {
-		return nil, err
+	var invalid error
+	if err := guarded(p.name, func() error { invalid = decode(request); return nil }); err != nil {
+		return nil, verdict(err)
+	}
+	if invalid != nil {
+		return nil, invalid
 	}
 	info := &grpc.UnaryServerInfo{Server: p.server, FullMethod: p.name}
 	return interceptor(ctx, request, info, func(ctx context.Context, request any) (any, error) {
@@ -152,6 +156,9 @@ func (s *unaryServerStream) Send(msg any) error {
 func (p *procedure) serveStream(_ any, stream grpc.ServerStream) error {
 	s := &serverStream{stream: stream, ctx: stream.Context()}
 	p.describe(s.ctx, &s.info)
+	if own := call.HandledBy(s.ctx); own != nil {
+		own.SendOn()
+	}
 	err := p.call(s.ctx, &s.info, s)
 	if failed := s.finish(); err == nil {
 		err = failed

@@ -3,12 +3,14 @@ package nearconnect
 import (
 	"context"
 	"io"
+	"slices"
 	"sync/atomic"
 
 	"connectrpc.com/connect/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -29,6 +31,7 @@ type clientStream struct {
 	sentLast bool
 
 	// Used only by the goroutine that receives.
+	outcome     call.Outcome // Known is set when the stream is opened
 	headerKnown bool
 	end         error // what Receive returns once it is set
 }
@@ -43,7 +46,7 @@ func (s *clientStream) open() (grpc.ClientStream, error) {
 	s.opened = true
 	ctx, err := s.start()
 	if err == nil {
-		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, s.transport.opts...)
+		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, append(slices.Clip(s.transport.opts), call.Verdict{Outcome: &s.outcome}, call.SendsOn{})...)
 	}
 	if err != nil {
 		s.err = s.errorOf(err, false)
@@ -53,11 +56,11 @@ func (s *clientStream) open() (grpc.ClientStream, error) {
 }
 
 // errorOf returns the caller's error for err, an error of gRPC.
-func (s *clientStream) errorOf(err error, answered bool) error {
+func (s *clientStream) errorOf(err error, remote bool) error {
 	if err != nil && err != io.EOF && s.closed.Load() && s.ctx.Err() == nil {
 		return connect.NewError(connect.CodeCanceled, "the call was closed").WithCause(context.Canceled)
 	}
-	return callerError(s.ctx, err, answered)
+	return callerError(s.ctx, err, remote)
 }
 
 // SendHeaders implements [connect.ClientStream].
@@ -67,7 +70,7 @@ func (s *clientStream) SendHeaders() error {
 }
 
 // Send implements [connect.ClientStream]. If the call has ended it returns io.EOF, and Receive the reason,
-// unless the caller's context has ended it.
+// unless the caller's context has ended it. If msg cannot be sent, the call goes on without it.
 func (s *clientStream) Send(msg any) error {
 	if s.sentLast {
 		return io.EOF
@@ -79,8 +82,10 @@ func (s *clientStream) Send(msg any) error {
 	switch err = stream.SendMsg(msg); {
 	case err == nil:
 		return nil
-	case err != io.EOF: // it ends the call
-		s.release()
+	case err != io.EOF: // the message cannot be sent
+		if !s.outcome.Known { // grpc-go has ended the call
+			s.release()
+		}
 		return s.errorOf(err, false)
 	case s.ctx.Err() != nil:
 		return connect.NewError(codeOf(s.ctx.Err()), s.ctx.Err().Error()).WithCause(s.ctx.Err())
@@ -120,7 +125,7 @@ func (s *clientStream) Receive(msg any) error {
 		return nil
 	}
 	s.setTrailer(stream.Trailer())
-	err = s.errorOf(err, true)
+	err = s.errorOf(err, s.outcome.ByCallee || !s.outcome.Known)
 	if s.end = err; err == nil {
 		s.end = io.EOF
 	}

@@ -29,7 +29,8 @@ type unaryStream struct {
 	received        bool
 	header, trailer metadata.MD
 	peer            peer.Peer
-	options         [6]grpc.CallOption // room for most calls
+	outcome         call.Outcome
+	options         [7]grpc.CallOption // room for most calls
 }
 
 // SendHeaders implements [connect.ClientStream]. The header goes out with the request.
@@ -111,7 +112,8 @@ func (s *unaryStream) call(request, reply any) error {
 	}
 	opts := append(append(s.options[:0], s.transport.opts...),
 		call.RawHeader{HeaderCallOption: grpc.HeaderCallOption{HeaderAddr: &s.header}},
-		call.RawTrailer{TrailerCallOption: grpc.TrailerCallOption{TrailerAddr: &s.trailer}})
+		call.RawTrailer{TrailerCallOption: grpc.TrailerCallOption{TrailerAddr: &s.trailer}},
+		call.Verdict{Outcome: &s.outcome})
 	if !s.transport.inproc {
 		opts = append(opts, grpc.Peer(&s.peer))
 	}
@@ -119,5 +121,9 @@ func (s *unaryStream) call(request, reply any) error {
 	s.setPeer(&s.peer)
 	s.setHeader(s.header)
 	s.setTrailer(s.trailer)
-	return callerError(ctx, err, s.header != nil || s.trailer != nil)
+	remote := s.outcome.ByCallee
+	if !s.outcome.Known { // the connection is one of grpc-go
+		remote = s.header != nil || s.trailer != nil
+	}
+	return callerError(ctx, err, remote)
 }

@@ -26,7 +26,8 @@
 // # What is different
 //
 // In handlers of forwarded calls, the address from [peer.FromContext] has only the text of the
-// caller's address, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs
+// caller's address, and AuthInfo is set only over TLS, without the SPIFFEID. A server of [NewServer]
+// gives them the caller's whole peer. Package authz needs
 // the caller's connection, which a *grpc.Server does not know for such calls. Give authz's
 // interceptors to the nearcall server: in the *grpc.Server they refuse all calls.
 //
@@ -162,6 +163,7 @@ func newRequest(ctx context.Context) *http.Request {
 		if p.LocalAddr != nil {
 			ctx = context.WithValue(ctx, http.LocalAddrContextKey, p.LocalAddr)
 		}
+		ctx = context.WithValue(ctx, peerKey{}, p)
 	}
 	return req.WithContext(ctx)
 }

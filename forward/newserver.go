@@ -1,10 +1,10 @@
 package forward
 
 import (
+	"context"
 	"net"
 	"reflect"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 	_ "unsafe" // for go:linkname
@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -55,10 +57,35 @@ func NewServer(opts []grpc.ServerOption) *grpc.Server {
 	if h.plain = h.TransportCredentials == nil; h.plain {
 		h.TransportCredentials = insecure.NewCredentials()
 	}
-	h.server = grpc.NewServer(append(slices.Clip(opts), grpc.Creds(h))...)
+	h.server = grpc.NewServer(append(append([]grpc.ServerOption{grpc.StatsHandler(peers{})}, opts...), grpc.Creds(h))...)
 	h.near = nearcall.NewServer(To(h.server), nearcall.OtherClients(0), nearcall.MaxRecvMsgSize(maxRecv(given)))
 	return h.server
 }
+
+type peerKey struct{}
+
+// peers gives forwarded calls the peer of their caller. grpc-go makes one of an HTTP request, which has
+// only TLS. As the first stats handler it comes before all others, and before interceptors.
+type peers struct{}
+
+// TagRPC implements [stats.Handler].
+func (peers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	if p, ok := ctx.Value(peerKey{}).(*peer.Peer); ok {
+		return peer.NewContext(ctx, p)
+	}
+	return ctx
+}
+
+// TagConn implements [stats.Handler].
+func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	return peers{}.TagRPC(ctx, nil)
+}
+
+// HandleRPC implements [stats.Handler].
+func (peers) HandleRPC(context.Context, stats.RPCStats) {}
+
+// HandleConn implements [stats.Handler].
+func (peers) HandleConn(context.Context, stats.ConnStats) {}
 
 // serverCredentials is a func(*grpc.Server) credentials.TransportCredentials. grpc-go sets it, for
 // its own packages.

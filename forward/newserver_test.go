@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/testdata"
 
 	"github.com/nearcall/nearcall"
@@ -320,5 +322,81 @@ func TestNewServerRefusesOthers(t *testing.T) {
 			t.Errorf("%q is answered with %q", sent, got)
 		}
 		_ = conn.Close()
+	}
+}
+
+// A badge is the AuthInfo of credentials that are not gRPC's.
+type badge struct {
+	credentials.CommonAuthInfo
+	of string
+}
+
+func (badge) AuthType() string { return "badge" }
+
+// badges are credentials that give each peer a badge.
+type badges struct {
+	credentials.TransportCredentials
+}
+
+func (badges) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, badge{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "a client"}, nil
+}
+
+func (badges) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, badge{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "a server"}, nil
+}
+
+func (b badges) Clone() credentials.TransportCredentials { return b }
+
+// An onTag calls a function with the context of each call.
+type onTag func(context.Context)
+
+func (f onTag) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	f(ctx)
+	return ctx
+}
+func (onTag) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (onTag) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (onTag) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// TestHandlersOfNewServerGetTheirCallersPeer with the AuthInfo of any credentials, and so do interceptors
+// and stats handlers.
+func TestHandlersOfNewServerGetTheirCallersPeer(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		var mu sync.Mutex
+		seen := map[string]int{}
+		look := func(who string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				p, _ := peer.FromContext(ctx)
+				b, ok := p.AuthInfo.(badge)
+				if !ok || b.of != "a client" || p.Addr.Network() != network {
+					t.Errorf("%s: %s sees %v %#v", network, who, p.Addr, p.AuthInfo)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen[who]++
+				return nil
+			}
+		}
+		inner := look("a stats handler")
+		l := newLibrary(t, network, service{unary: look("a handler")}, grpc.Creds(badges{insecure.NewCredentials()}),
+			grpc.StatsHandler(onTag(func(ctx context.Context) { _ = inner(ctx) })),
+			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				_ = look("an interceptor")(ctx)
+				return next(ctx, in)
+			}))
+		for _, conn := range []grpc.ClientConnInterface{
+			l.ordinary(t, badges{insecure.NewCredentials()}),
+			l.near(t, nearcall.WithTransportCredentials(badges{insecure.NewCredentials()}), nearcall.WithMaxSharedMemory(0)),
+		} {
+			if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		if len(seen) != 3 || seen["a handler"] != 2 {
+			t.Errorf("%s: %v", network, seen)
+		}
+		mu.Unlock()
 	}
 }

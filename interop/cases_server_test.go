@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -25,6 +26,17 @@ func (h arrivals) HandleRPC(_ context.Context, s stats.RPCStats) {
 		h <- struct{}{}
 	}
 }
+
+// A tagger is a stats handler that looks at the contexts of calls.
+type tagger func(context.Context)
+
+func (t tagger) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	t(ctx)
+	return ctx
+}
+func (tagger) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (tagger) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (tagger) HandleConn(context.Context, stats.ConnStats)                       {}
 
 // serverCases are about the lifetime of servers and streams: items 39 to 42.
 var serverCases = []Case{
@@ -435,6 +447,63 @@ var serverCases = []Case{
 		c.Err("start", err)
 		_, err = i.CloseAndRecv()
 		c.Err("recv", err)
+	}},
+	{42, "a tap handle", func(c *C) {
+		h := c.Named("handler")
+		type key struct{}
+		var verdict error
+		var stop bool
+		look := func(where string, ctx context.Context) { h.Note("%s finds %v", where, ctx.Value(key{})) }
+		conn := c.Start(Config{
+			ServerTap: func(ctx context.Context, info *tap.Info) (context.Context, error) {
+				md, _ := metadata.FromIncomingContext(ctx)
+				_, isPeer := peer.FromContext(ctx)
+				_, bounded := ctx.Deadline()
+				h.Note("asked for %s with %v, %v and %v, %v, %v", info.FullMethodName, info.Header["k"], info.Header["k-bin"], md["k"], isPeer, bounded)
+				h.Note("content-type %v, authority %v", info.Header["content-type"], len(info.Header[":authority"]))
+				if stop {
+					over, cancel := context.WithCancel(ctx)
+					cancel()
+					return over, nil
+				}
+				return context.WithValue(ctx, key{}, "the tap's"), verdict
+			},
+			ServerStats: []stats.Handler{tagger(func(ctx context.Context) { look("a stats handler", ctx) })},
+			UnaryServer: []grpc.UnaryServerInterceptor{func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				look("an interceptor", ctx)
+				return next(ctx, in)
+			}},
+			Service: &Service{
+				Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+					look("a handler", ctx)
+					h.Err("header", grpc.SetHeader(ctx, metadata.Pairs("h", "v")))
+					return echo(ctx, m)
+				},
+				Duplex: func(s duplexServer) error {
+					look("a stream's handler", s.Context())
+					return nil
+				},
+			},
+		})
+		ctx := metadata.AppendToOutgoingContext(c.Context(), "k", "v", "k-bin", "\x00\xff")
+		calls := func() {
+			var header, trailer metadata.MD
+			_, err := conn.UnaryCall(ctx, request("x"), grpc.Header(&header), grpc.Trailer(&trailer))
+			c.Err("unary", err)
+			c.Note("%v %v", header["h"], trailer["h"])
+			d, err := conn.FullDuplexCall(ctx)
+			c.Err("stream", err)
+			_, err = d.Recv()
+			c.Err("its end", err)
+			c.Err("unknown", conn.Invoke(ctx, "/no.Service/Method", request("x"), new(pb.SimpleResponse)))
+		}
+		calls()
+		st, _ := status.New(codes.ResourceExhausted, "too many").WithDetails(request("d"))
+		for _, verdict = range []error{errPlain, st.Err(), fmt.Errorf("wrapped: %w", st.Err()), context.Canceled} {
+			calls()
+		}
+		verdict, stop = nil, true
+		calls()
 	}},
 	{42, "client interceptors", func(c *C) {
 		conn := c.Start(Config{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	epb "google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -102,6 +103,89 @@ var statusCases = []Case{
 			_, err := conn.UnaryCall(c.Context(), request("x"))
 			c.Err("unary", err)
 		}
+		for _, code := range []codes.Code{1<<31 - 1, 1 << 31, 4000000000, 1<<32 - 1} {
+			end = status.Error(code, "large")
+			noteFailures(c, conn)
+		}
+	}},
+	{27, "errors under reflect.DeepEqual", func(c *C) {
+		fresh := func() error { return status.Error(codes.NotFound, "no such thing") }
+		kept := fresh()
+		with := func() *status.Status {
+			st, _ := status.New(codes.NotFound, "no such thing").WithDetails(&pb.SimpleRequest{ResponseSize: 7})
+			return st
+		}
+		for name, fail := range map[string]func() error{
+			"new": fresh,
+			"read": func() error {
+				err := fresh()
+				_ = status.Convert(err).Proto()
+				return err
+			},
+			"from a message": func() error { return status.FromProto(status.Convert(fresh()).Proto()).Err() },
+			"kept": func() error {
+				_ = status.Convert(kept).Proto().String()
+				return kept
+			},
+			"with details": func() error { return with().Err() },
+		} {
+			var end error
+			conn := c.Start(Config{Service: failing(&end)})
+			want := fresh()
+			if name == "with details" {
+				want = with().Err()
+			}
+			equal := func(what string, err error) {
+				same := c.Named(name)
+				same.Note("%s: %v, and read %v", what, reflect.DeepEqual(want, err), reflect.DeepEqual(status.Convert(want).Proto(), status.Convert(err).Proto()))
+			}
+			end = fail()
+			_, err := conn.UnaryCall(c.Context(), request("x"))
+			equal("unary", err)
+			end = fail()
+			d, err := conn.FullDuplexCall(c.Context())
+			for err == nil {
+				_, err = d.Recv()
+			}
+			equal("stream", err)
+			_ = d.Trailer()
+			equal("stream with its trailer", err)
+		}
+	}},
+	{27, "messages under reflect.DeepEqual", func(c *C) {
+		request, reply := &pb.SimpleRequest{Payload: &pb.Payload{Body: []byte("b")}}, &pb.SimpleResponse{Username: "u"}
+		h := c.Named("handler")
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(_ context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				used := &pb.SimpleRequest{Payload: &pb.Payload{Body: []byte("b")}}
+				h.Note("new %v", reflect.DeepEqual(used, m))
+				used.ProtoReflect()
+				h.Note("used %v", reflect.DeepEqual(used, m))
+				return &pb.SimpleResponse{Username: "u"}, nil
+			},
+			Duplex: func(s duplexServer) error {
+				m, err := s.Recv()
+				used := in("b")
+				used.ProtoReflect()
+				h.Note("used %v %v", reflect.DeepEqual(used, m), err)
+				return s.Send(&pb.StreamingOutputCallResponse{})
+			},
+		}})
+		for range 2 {
+			got, err := conn.UnaryCall(c.Context(), request)
+			c.Err("unary", err)
+			c.Note("new %v", reflect.DeepEqual(&pb.SimpleResponse{Username: "u"}, got))
+			reply.ProtoReflect()
+			c.Note("used %v", reflect.DeepEqual(reply, got))
+		}
+		d, err := conn.FullDuplexCall(c.Context())
+		c.Err("stream", err)
+		c.Err("send", d.Send(in("b")))
+		got, err := d.Recv()
+		c.Err("recv", err)
+		used := &pb.StreamingOutputCallResponse{}
+		used.ProtoReflect()
+		c.Note("used %v", reflect.DeepEqual(used, got))
 	}},
 	{27, "a client's error passed on by a handler", func(c *C) {
 		var conn *Conn

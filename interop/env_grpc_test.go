@@ -243,6 +243,9 @@ func grpcServerOptions(cfg *Config) []grpc.ServerOption {
 	for _, h := range cfg.ServerStats {
 		opts = append(opts, grpc.StatsHandler(h))
 	}
+	if cfg.ServerTap != nil {
+		opts = append(opts, grpc.InTapHandle(cfg.ServerTap))
+	}
 	if cfg.ServerMaxRecv != 0 {
 		opts = append(opts, grpc.MaxRecvMsgSize(cfg.ServerMaxRecv))
 	}

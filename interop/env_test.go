@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/loop"
 )
@@ -24,6 +25,7 @@ type Config struct {
 	UnaryServer   []grpc.UnaryServerInterceptor // outermost first
 	StreamServer  []grpc.StreamServerInterceptor
 	ServerStats   []stats.Handler
+	ServerTap     tap.ServerInHandle
 	ServerMaxRecv int
 	ServerMaxSend int
 	ServerCodec   encoding.CodecV2

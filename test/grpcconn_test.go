@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -552,5 +553,102 @@ func TestALibrarysConnectionToATargetOfGRPC(t *testing.T) {
 		if !cc.WaitForStateChange(t.Context(), s) {
 			t.Fatal("it does not become ready")
 		}
+	}
+}
+
+// TestALibrarysCallsEndWithItsConnection, as in grpc-go: a library ends its streams by closing its
+// connection. The calls of others over the same ClientConn go on.
+func TestALibrarysCallsEndWithItsConnection(t *testing.T) {
+	hold(t)
+	for _, network := range append(available(t, networks("tcp", "unix")...), "inproc", "grpc") {
+		t.Run(network, func(t *testing.T) {
+			release, ended := make(chan struct{}), make(chan error, 2)
+			begun := make(chan struct{}, 4)
+			wait := func(ctx context.Context) error {
+				begun <- struct{}{}
+				select {
+				case <-ctx.Done():
+					ended <- ctx.Err()
+					return ctx.Err()
+				case <-release:
+					return nil
+				}
+			}
+			srv := serve(t, echo{
+				unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					return &testpb.SimpleResponse{}, wait(ctx)
+				},
+				bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+					return wait(s.Context())
+				},
+			})
+			var conn *nearcall.ClientConn
+			switch network {
+			case "inproc":
+				_, conn = connect(t, srv)
+			default:
+				at := network
+				if network == "grpc" {
+					at = "tcp"
+				}
+				lis := listen(t, targetFor(t, at))
+				start(t, srv, lis)
+				target, opts := lis.Target(), over(network)
+				if network == "grpc" {
+					target, opts = "grpc:"+strings.TrimPrefix(target, "tcp:"), []nearcall.DialOption{nearcall.WithTransportCredentials(insecureCreds())}
+				}
+				var err error
+				if conn, err = nearcall.NewClient(target, opts...); err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+			type library struct {
+				cc      *grpc.ClientConn
+				results chan error // of its unary call and its stream
+			}
+			begin := func() library {
+				cc, err := grpc.NewClient("unused", conn.DialOptions()...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := library{cc, make(chan error, 2)}
+				client := testpb.NewTestServiceClient(cc)
+				go func() {
+					_, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
+					l.results <- err
+				}()
+				s, err := client.FullDuplexCall(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					_, err := s.Recv()
+					l.results <- err
+				}()
+				<-begun
+				<-begun
+				return l
+			}
+			first, second := begin(), begin()
+			if err := first.cc.Close(); err != nil {
+				t.Error(err)
+			}
+			for range 2 {
+				isClosing(t, "a call of the closed one", <-first.results)
+				if err := <-ended; err != context.Canceled {
+					t.Errorf("the handler's context: %v", err)
+				}
+			}
+			close(release)
+			for range 2 {
+				if err := <-second.results; err != nil && err != io.EOF {
+					t.Errorf("a call of the other: %v", err)
+				}
+			}
+			if err := second.cc.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -113,6 +114,60 @@ func TestRestarts(t *testing.T) {
 			}
 			restart(t, network, target, restarts, next, func() error { return first.End(syscall.SIGTERM) })
 		})
+	}
+}
+
+// A process that inherits the socket and fails leaves the server as it was: it accepts connections, and
+// stops. exec.Cmd calls Fd of the files that it passes on, which makes those of package net block.
+func TestAServerGoesOnWhenTheProcessThatInheritsItsSocketFails(t *testing.T) {
+	for _, network := range available(t, networks("unix", "tcp")...) {
+		for _, from := range []string{"nearcall.Listen", "package net"} {
+			for _, how := range []string{"GracefulStop", "Stop"} {
+				t.Run(network+" of "+from+", "+how, func(t *testing.T) {
+					var lis net.Listener = listen(t, targetFor(t, network))
+					target := lis.(nearcall.Listener).Target()
+					if from == "package net" {
+						f, err := lis.(interface{ File() (*os.File, error) }).File()
+						if err != nil {
+							t.Fatal(err)
+						}
+						if lis, err = net.FileListener(f); err != nil {
+							t.Fatal(err)
+						}
+						_ = f.Close()
+						target = strings.Replace(target, "shm:", "unix:", 1) // Serve cannot know it
+					}
+					srv := generation("first")
+					served := make(chan error, 1)
+					go func() { served <- srv.Serve(lis) }()
+					call := func() {
+						_, err := dial(t, target).UnaryCall(t.Context(), &testpb.SimpleRequest{})
+						wantCode(t, err, codes.OK)
+					}
+					call()
+					pass := func() {
+						f, err := lis.(interface{ File() (*os.File, error) }).File()
+						if err != nil {
+							t.Fatal(err)
+						}
+						_ = f.Fd()
+						_ = f.Close()
+					}
+					pass()
+					call() // after it the server waits for the next connection
+					call()
+					pass()
+					if how == "Stop" {
+						leak.Within(t, time.Minute, how+" returns", srv.Stop)
+					} else {
+						leak.Within(t, time.Minute, how+" returns", srv.GracefulStop)
+					}
+					if err := <-served; err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -219,8 +219,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	a := &app{srv: grpc.NewServer(grpc.ChainUnaryInterceptor(check)), conn: conn}
+	a := &app{srv: grpc.NewServer(grpc.ChainUnaryInterceptor(check), grpc.EmptyServerOption{}, grpc.InTapHandle(nil)), conn: conn}
 	a.srv.Stop()
+	var none grpc.DialOption = grpc.EmptyDialOption{}
+	_, _ = grpc.NewClient("localhost:1", none)
+	var options []grpc.CallOption
+	_, _ = grpc.NewClientStream(context.Background(), &grpc.StreamDesc{}, a.conn, "/a/B")
+	_, _ = grpc.NewClientStream(context.Background(), &grpc.StreamDesc{}, a.conn, "/a/B", grpc.WaitForReady(true))
+	_, _ = grpc.NewClientStream(context.Background(), &grpc.StreamDesc{}, a.conn, "/a/B", options...)
 	h, e := generated(grpc.Dial)
 	_, _, _ = handler(h), handlerNamed(h), handlerUnnamed(h)
 	_, _, _ = endpoint(e), endpointNamed(e), endpointUnnamed(e)

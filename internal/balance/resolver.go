@@ -39,8 +39,9 @@ func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resol
 	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
 	if err != nil {
 		b.channel.resolved.Store(true)
+		return nil, err // grpc-go closes any other resolver
 	}
-	return r, err
+	return r, nil
 }
 
 // OverrideAuthority implements [resolver.AuthorityOverrider]. For other resolvers it returns what

@@ -46,6 +46,7 @@ type callInfo struct {
 	retry        *retryState // nil if the service config does not configure retries
 	waitForReady bool
 	unnamed      bool // the codec's name must not go into the content-type
+	sendsOn      bool // a message that cannot be sent does not end the stream
 	reports      bool // options or the retry throttler need the result of the call
 
 	// Of a Balancer's Selection.
@@ -73,6 +74,13 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			continue
 		case RawHeader, RawTrailer:
 			ci.reports = true
+			continue
+		case Verdict:
+			o.(Verdict).Outcome.Known = true
+			ci.reports = true
+			continue
+		case SendsOn:
+			ci.sendsOn = true
 			continue
 		}
 		if inner := unwrapped(o); inner != nil {
@@ -133,6 +141,35 @@ type (
 	RawHeader  struct{ grpc.HeaderCallOption }
 	RawTrailer struct{ grpc.TrailerCallOption }
 )
+
+// SendsOn is an option for streams that go on if SendMsg returns an error because its message cannot be
+// encoded or is too large: nothing of it was sent. grpc-go ignores it.
+type SendsOn struct{ grpc.EmptyCallOption }
+
+// A Verdict is an option that tells, when a call's error is returned, who has made the error. grpc-go
+// ignores it, and Outcome stays zero.
+type Verdict struct {
+	grpc.EmptyCallOption
+	Outcome *Outcome
+}
+
+// An Outcome says who has made the error of a call.
+type Outcome struct {
+	Known    bool
+	ByCallee bool // otherwise the caller's side, for example because the connection was lost
+}
+
+// calleeEnded records that the call's error is the status with which the callee has ended it.
+func (ci *callInfo) calleeEnded() {
+	if !ci.reports {
+		return
+	}
+	for _, o := range ci.opts {
+		if v, ok := o.(Verdict); ok {
+			v.Outcome.ByCallee = true
+		}
+	}
+}
 
 // unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
 // determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps

@@ -393,11 +393,15 @@ func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply 
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
+	local := err != nil || u.ReplyError != nil || u.Status == nil
 	err = c.unaryError(u, err)
 	if len(ci.accept) > 0 {
 		if refused := ci.checkReply(u.Header); refused != nil {
-			err = refused
+			err, local = refused, true
 		}
+	}
+	if !local {
+		ci.calleeEnded()
 	}
 	if answered && (a.stats != nil || a.done != nil || ci.reports) {
 		u.Trailer = fullTrailer(&u.End, u.Header, ci.subtype)
@@ -427,7 +431,7 @@ func (c *Client) unaryError(u *link.UnaryCall, err error) error {
 	case u.ReplyError != nil:
 		return linkStatus(u.ReplyError)
 	case u.Status != nil:
-		return u.Status.Err()
+		return errorOf(u.Status)
 	case !u.Replied:
 		return errNoReply
 	}

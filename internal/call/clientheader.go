@@ -69,7 +69,7 @@ func (s *clientStream) receiveHeader() {
 	} else if s.end != nil {
 		// Without a header no message arrives either. If the status is OK, RecvMsg reports that
 		// the reply is missing.
-		s.finish(s.end.Status.Err())
+		s.finish(errorOf(s.end.Status))
 	}
 }
 

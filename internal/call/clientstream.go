@@ -60,6 +60,9 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 		_ = s.client.add(s) // if the client is closed, there is no next attempt
 		err := s.retryAttempt(a, why)
 		if err != nil {
+			if why.end != nil {
+				s.info.calleeEnded()
+			}
 			s.finish(err)
 		}
 		return err
@@ -169,16 +172,21 @@ func (s *clientStream) Trailer() metadata.MD {
 // SendMsg implements grpc.ClientStream.
 func (s *clientStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.waiter)
+	last := s.sentLast
 	err := s.send(m)
-	if err == io.EOF && !s.info.desc.ClientStreams {
+	switch {
+	case err == io.EOF && !s.info.desc.ClientStreams:
 		return nil // generated code expects nil; RecvMsg returns the status
-	}
-	if err != nil && err != io.EOF {
+	case err == nil || err == io.EOF:
+	case s.info.sendsOn:
+		s.sentLast = last
+	default:
 		s.finish(err)
 	}
 	return err
 }
 
+// send sends m. If it returns an error that is not io.EOF, nothing was sent.
 func (s *clientStream) send(m any) error {
 	if s.sentLast {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
@@ -281,7 +289,8 @@ func (s *clientStream) recv(m any) error {
 // endError returns the error of the end that was received: io.EOF for success.
 func (s *clientStream) endError() error {
 	if s.end.Status != nil {
-		return s.end.Status.Err()
+		s.info.calleeEnded()
+		return errorOf(s.end.Status)
 	}
 	if !s.info.desc.ServerStreams && !s.received {
 		return errNoReply
@@ -337,6 +346,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 	if why := s.info.failureOf(f.End, err, s.recvAttempt != nil || f.Header != nil || f.Got); why.failed() {
 		err := s.retryAttempt(a, why)
 		if err != nil && why.end != nil {
+			s.info.calleeEnded()
 			s.end = why.end
 			if s.isFinished() {
 				s.recvErr = err // err says more than the end's status

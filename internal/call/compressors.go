@@ -113,6 +113,14 @@ func HandledBy(ctx context.Context) *Handled {
 // A Handled is the handler's view of a call.
 type Handled serverCall
 
+// SendOn makes the stream of the call go on if its handler sends a message that cannot be encoded or is
+// too large. In gRPC that ends the call. The goroutine that sends calls it.
+func (h *Handled) SendOn() {
+	if r := h.carried; r != nil && r.stream != nil {
+		r.stream.sendsOn = true
+	}
+}
+
 // ClientSupportedCompressors returns the names of the compressors that the client
 // advertises. If there are none it returns one empty name, as grpc-go does.
 func (h *Handled) ClientSupportedCompressors() []string {

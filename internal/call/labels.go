@@ -46,7 +46,7 @@ func (c *serverCall) label() (restore func()) {
 	if c.onCaller && c.open.Caller != nil {
 		before = c.open.Caller
 	}
-	ctx := pprof.WithLabels(c, pprof.Labels(methodLabel, c.open.Method))
+	ctx := pprof.WithLabels(c.tapped(), pprof.Labels(methodLabel, c.open.Method))
 	c.mu.Lock()
 	c.details().labelled = ctx
 	c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *serverCall) labelled() context.Context {
 	if c.conn.server.labels {
 		return c.contextWithLabels()
 	}
-	return c
+	return c.tapped()
 }
 
 func (c *serverCall) contextWithLabels() context.Context {

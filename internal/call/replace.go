@@ -50,7 +50,7 @@ func (f failure) failed() bool { return f.reason != nil || f.end != nil }
 // status returns the error of the call if it is not retried.
 func (f failure) status() error {
 	if f.end != nil {
-		return f.end.Status.Err()
+		return errorOf(f.end.Status)
 	}
 	return linkStatus(f.reason)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -24,9 +25,10 @@ type ServerConfig struct {
 	Unary            []grpc.UnaryServerInterceptor
 	Stream           []grpc.StreamServerInterceptor
 	Stats            []stats.Handler
-	MaxRecv, MaxSend int    // in bytes
-	MaxStreams       uint32 // limit of running calls of an in-process session; 0 for none
-	MaxRemote        uint32 // limit of running handlers of any other session; 0 for none
+	Tap              tap.ServerInHandle // may be nil
+	MaxRecv, MaxSend int                // in bytes
+	MaxStreams       uint32             // limit of running calls of an in-process session; 0 for none
+	MaxRemote        uint32             // limit of running handlers of any other session; 0 for none
 	Unknown          grpc.StreamHandler
 	Forward          *Forward   // may be nil
 	Codec            link.Codec // overrides the content-subtype's; may be nil
@@ -65,6 +67,7 @@ type Server struct {
 type method struct {
 	name         string // /service/method
 	impl         any
+	guard        Guard            // impl, if it is one
 	loop         wait.Loop        // runs the handlers; nil for goroutines
 	runsOnCaller bool             // goroutines of callers in this process may run loop's tasks
 	unary        *grpc.MethodDesc // nil for streaming methods
@@ -116,9 +119,10 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	}
 	s.services[desc.ServiceName] = &Service{desc, impl, loop}
 	hands := loop != nil && loop.AllowsHandoff()
+	guard, _ := impl.(Guard)
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, runsOnCaller: hands, unary: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, guard: guard, loop: loop, runsOnCaller: hands, unary: m})
 	}
 	for i := range desc.Streams {
 		m := &desc.Streams[i]

@@ -125,6 +125,9 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 		sc.startTimer()
 	}
 	call.SetCallee(sc)
+	if !sc.askTap() {
+		return nil
+	}
 	var err error
 	if inline {
 		err = c.server.workers.runOnCaller(sc)
@@ -155,6 +158,9 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc.inline = o.Caller != nil && sc.method.runsOnCaller
 	if !c.peer.Local {
 		sc.startTimer()
+	}
+	if !sc.askTap() {
+		return nil
 	}
 	if err := c.server.workers.start(sc, sc.lender()); err != nil {
 		sc.cancel(context.Canceled)

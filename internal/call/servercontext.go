@@ -42,6 +42,7 @@ type callDetails struct {
 	incoming        metadata.MD
 	header, trailer metadata.MD     // set but not sent yet
 	encoding        string          // compressor of replies; empty if not set
+	tapped          context.Context // what the server's tap handle has returned
 	labelled        context.Context // the call's context with goroutine labels
 }
 

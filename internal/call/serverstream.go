@@ -20,6 +20,7 @@ type serverStream struct {
 	// Used only by the goroutine that sends.
 	sendFrame link.Frame
 	sendYield yielder
+	sendsOn   bool // a message that cannot be sent does not end the call
 	headerOut bool // the header was sent; can be false after SendHeader
 
 	// Used only by the goroutine that receives.
@@ -76,31 +77,33 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 // caller, unless the call has ended already.
 func (s *serverStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.call.method.loop)
-	err := s.send(m)
-	if err != nil {
+	unsent, err := s.send(m)
+	if err != nil && !(unsent && s.sendsOn) {
 		s.call.finish(status.Convert(err))
 	}
 	return err
 }
 
-func (s *serverStream) send(m any) error {
+// send sends m. unsent says that the error is about m, of which nothing was sent.
+func (s *serverStream) send(m any) (unsent bool, err error) {
 	c := &s.call
 	f := &s.sendFrame
 	f.Msg, f.HasMsg = messageOf(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
-		return err
+		f.Msg = link.Message{}
+		return true, err
 	}
 	if err := c.Err(); err != nil {
-		return contextStatus(err)
+		return false, contextStatus(err)
 	}
 	if err := c.stats.prepare(&f.Msg); err != nil {
 		f.Msg = link.Message{}
-		return c.brokenError(err)
+		return true, c.brokenError(err)
 	}
 	f.Header = s.header()
 	header := f.Header
-	err := s.carrier.Send(f)
-	if _, refused := err.(*link.SendError); refused {
+	err = s.carrier.Send(f)
+	if _, unsent = err.(*link.SendError); unsent {
 		c.restoreHeader(header)
 	} else {
 		s.headerOut = true
@@ -108,11 +111,11 @@ func (s *serverStream) send(m any) error {
 	sent := f.Msg
 	f.Msg, f.Header = link.Message{}, nil
 	if err != nil {
-		return c.brokenError(err)
+		return unsent, c.brokenError(err)
 	}
 	c.stats.header(header)
 	c.stats.sent(m, &sent)
-	return nil
+	return false, nil
 }
 
 // RecvMsg implements grpc.ServerStream.

@@ -16,7 +16,11 @@ func (c *serverCall) runUnary() {
 	m := c.method
 	if r := c.carried; r != nil {
 		reply, err := m.unary.Handler(m.impl, c.context(), r.readRequest, c.conn.server.unary)
-		if err == nil {
+		switch {
+		case err != nil:
+		case m.guard != nil:
+			err = c.guardedReply(reply)
+		default:
 			err = r.reply(reply)
 		}
 		if err != nil {
@@ -25,12 +29,36 @@ func (c *serverCall) runUnary() {
 		return
 	}
 	reply, err := m.unary.Handler(m.impl, c.context(), c.readRequest, c.conn.server.unary)
-	if err == nil {
+	switch {
+	case err != nil:
+	case m.guard != nil:
+		err = c.guardedReply(reply)
+	default:
 		err = c.reply(reply)
 	}
 	if err != nil {
 		c.finish(statusOf(err))
 	}
+}
+
+// A Guard is the implementation of a service whose panics must not end the process. It recovers those
+// of its handlers itself. A panic of the codec that encodes a unary reply is passed to Panicked, which
+// returns the error of the call.
+type Guard interface {
+	Panicked(method string, value any) error
+}
+
+// guardedReply ends the call with v as reply does.
+func (c *serverCall) guardedReply(v any) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = c.method.guard.Panicked(c.method.name, value)
+		}
+	}()
+	if r := c.carried; r != nil {
+		return r.reply(v)
+	}
+	return c.reply(v)
 }
 
 // readRequest decodes the request into dst. Generated code calls it.

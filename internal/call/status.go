@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -43,12 +45,29 @@ func asSent(st *status.Status) *status.Status {
 	return st
 }
 
-// statusWith returns the status of a call that ended with st and trailer. As in grpc-go, a handler
+// maxCode is the largest code that gRPC's clients take: they parse it as an int32.
+const maxCode = math.MaxInt32
+
+// errorOf returns the caller's error for st, a status that has arrived. It shares nothing with the
+// handler's error, and has nothing that reflect.DeepEqual could tell from a new status.
+func errorOf(st *status.Status) error {
+	if p := st.Proto(); len(p.GetDetails()) > 0 {
+		return status.FromProto(p).Err()
+	}
+	return status.Error(st.Code(), st.Message())
+}
+
+// statusWith returns the status of a call that ended with st and trailer. A code that is no int32
+// becomes Unknown, in grpc-go's words. As in grpc-go, a handler
 // may set details with the trailer grpc-status-details-bin. If the code in that trailer differs
 // from st's, the call fails with Internal. The trailer is not interpreted if it has several values
 // or is not a valid status.
 func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
-	if len(trailer) == 0 {
+	switch {
+	case st.Code() > maxCode:
+		_, err := strconv.ParseInt(strconv.Itoa(int(st.Code())), 10, 32)
+		return status.Newf(codes.Unknown, "transport: malformed grpc-status: %v", err)
+	case len(trailer) == 0:
 		return st
 	}
 	return statusOfTrailer(st, trailer)

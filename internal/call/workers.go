@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"runtime/pprof"
+	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -15,9 +17,12 @@ import (
 // maxIdleWorkers is the limit of idle goroutines that a server keeps for later calls.
 const maxIdleWorkers = 256
 
+// idleTime is the time after which a worker ends that no call has needed, at most twice that long.
+const idleTime = time.Second
+
 // workers runs one server's handlers on goroutines that are reused. New goroutines cost
 // more, mostly for growing their stacks. The worker that became idle last is used first.
-// The workers end with the server.
+// The workers end with the server, and before that when they have been idle for some time.
 //
 // Calls queue for the workers, and a worker that has run one takes the next. So when many calls
 // arrive, few workers have to be woken.
@@ -27,11 +32,17 @@ const maxIdleWorkers = 256
 //     looked at the queue yet. A worker that takes a call and leaves others in the queue first makes
 //     another worker come, so no call waits for the handler of another call.
 //   - At most one worker is coming.
+//   - While a worker is idle, the timer that ends idle workers is set. It ends the lowest unused of
+//     idle, which have been there since it was set: of a stack, nothing below its lowest height has
+//     been moved. So calls only keep count of that height.
 type workers struct {
 	// mu also guards the running calls of the server's connections, so that a call can be added to
 	// them and to the queue under one lock.
 	mu     sync.Mutex
 	idle   []chan struct{} // one for each idle worker, with room for the signal that wakes it
+	unused int             // the least length of idle since the timer was set
+	timer  *time.Timer     // nil before the first worker became idle
+	timed  bool            // the timer is set
 	queue  callQueue
 	coming bool
 	watch  watch
@@ -146,6 +157,7 @@ func (w *workers) wake() {
 	}
 	next := w.idle[n-1]
 	w.idle = w.idle[:n-1]
+	w.unused = min(w.unused, n-1)
 	w.mu.Unlock()
 	next <- struct{}{} // does not block: an idle worker's channel is empty
 }
@@ -155,18 +167,45 @@ func (w *workers) work() {
 	// A new goroutine inherits the labels of its creator, which in process is a caller.
 	pprof.SetGoroutineLabels(context.Background())
 	wake := make(chan struct{}, 1)
-	for woken := true; woken; _, woken = <-wake { // woken is false once close has closed wake
+	for woken := true; woken; _, woken = <-wake { // woken is false once wake was closed
 		w.mu.Lock()
 		w.coming = false
 		w.runQueued()
 		keep := !w.closed && len(w.idle) < maxIdleWorkers
 		if keep {
 			w.idle = append(w.idle, wake)
+			if !w.timed {
+				w.setTimerLocked()
+			}
 		}
 		w.mu.Unlock()
 		if !keep {
 			return
 		}
+	}
+}
+
+// setTimerLocked sets the timer that ends idle workers.
+func (w *workers) setTimerLocked() {
+	w.timed, w.unused = true, len(w.idle)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(idleTime, w.endUnused)
+	} else {
+		w.timer.Reset(idleTime)
+	}
+}
+
+// endUnused ends the workers that have been idle since the timer was set.
+func (w *workers) endUnused() {
+	w.mu.Lock()
+	unused := slices.Clone(w.idle[:min(w.unused, len(w.idle))]) // after close there are none
+	w.idle = slices.Delete(w.idle, 0, len(unused))
+	if w.timed = false; len(w.idle) > 0 {
+		w.setTimerLocked()
+	}
+	w.mu.Unlock()
+	for _, wake := range unused {
+		close(wake)
 	}
 }
 
@@ -267,6 +306,9 @@ func (w *workers) close() {
 	w.mu.Lock()
 	idle := w.idle
 	w.idle, w.closed = nil, true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 	w.watch.end()
 	w.mu.Unlock()
 	for _, tasks := range idle {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -221,4 +222,46 @@ func TestAWorkerThatIsStartedAsTheServerStopsEnds(t *testing.T) {
 		all.Wait()
 		served.Wait() // a call that was handed over runs; leak.Main sees the rest
 	}
+}
+
+// TestUnusedWorkersEnd, and those that calls need stay. An idle server has none, and no timer.
+func TestUnusedWorkersEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running sync.WaitGroup
+		var release chan struct{}
+		b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
+			running.Done()
+			<-release
+			return in, nil
+		}}, onWorkers, nil)
+		calls := func(n int) {
+			release = make(chan struct{})
+			b.crowd(t, n, &running, release)
+		}
+		idle := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := b.idleWorkers(); n != want {
+				t.Errorf("%s %d workers are idle, want %d", when, n, want)
+			}
+		}
+		for range 2 {
+			calls(300)
+			idle("after 300 calls", maxIdleWorkers)
+			for range 20 {
+				time.Sleep(idleTime / 4)
+				calls(3)
+			}
+			idle("while 3 are used", 3)
+			time.Sleep(2 * idleTime)
+			idle("when none is used", 0)
+			w := &b.server.workers
+			w.mu.Lock()
+			if w.timed {
+				t.Error("the timer is still set")
+			}
+			w.mu.Unlock()
+		}
+		calls(10) // the workers end with the server
+	})
 }

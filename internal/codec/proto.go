@@ -122,6 +122,7 @@ func (protoCodec) Decode(data link.Data, v any) (kept bool, err error) {
 		keep = &keeping{least: mostly(len(b))}
 	}
 	if v != nil && programOf(v).replaceBy(v, b, keep) {
+		markUsed(v)
 		return keep != nil && keep.kept, nil
 	}
 	return false, unmarshal(b, v)
@@ -176,6 +177,7 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	}
 	switch {
 	case f == nil:
+		markUsed(dst)
 		return bound, true, nil
 	case f.cyclic():
 		return 0, false, errCyclic
@@ -220,8 +222,13 @@ func (protoCodec) Move(dst, src any) bool {
 	if dataOf(dst) != dataOf(src) {
 		p.move(dataOf(dst), dataOf(src))
 	}
+	markUsed(dst)
 	return true
 }
+
+// markUsed leaves v, which has a program, as proto.Unmarshal leaves it: reflect.DeepEqual tells a
+// message whose ProtoReflect was called from others.
+func markUsed(v any) { v.(proto.Message).ProtoReflect() }
 
 // copyEmpty empties dst. It returns false if no program supports dst's type, or if the type has
 // required fields, which decoding must report as missing.

@@ -50,6 +50,7 @@ func (c sharedCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	if dataOf(dst) != dataOf(src) {
 		p.share(dataOf(dst), dataOf(src))
 	}
+	markUsed(dst)
 	n, err := c.Size(src)
 	return n, err == nil, err
 }

@@ -15,9 +15,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -34,7 +36,12 @@ type Config struct {
 	Services []Service
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
-	Options  []grpc.ServerOption // all but interceptors; credentials are ignored
+
+	// Tap is asked about each request of ServeHTTP, for which grpc-go asks no tap handle. It returns
+	// the call's context, or why the call is refused. It may be nil.
+	Tap func(context.Context, *tap.Info) (context.Context, *status.Status)
+
+	Options []grpc.ServerOption // all but interceptors; credentials are ignored
 }
 
 // A Server serves the connections that Take gives it, and the requests that ServeHTTP gets. Its
@@ -80,7 +87,7 @@ func New(c Config) *Server {
 	}
 	register(s.inner)
 	s.newWeb = func() *grpc.Server {
-		first := []grpc.ServerOption{grpc.StatsHandler(peers{}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
+		first := []grpc.ServerOption{grpc.StatsHandler(peers{c.Tap}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
 		return register(grpc.NewServer(append(first, opts...)...))
 	}
 	go func() {
@@ -269,6 +276,9 @@ func (r *request) end() {
 var errLeft = status.Error(codes.Canceled, "the client has left")
 
 func holdUnary(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := refusalOf(ctx); err != nil {
+		return nil, err
+	}
 	r := ctx.Value(requestKey{}).(*request)
 	if !r.begin() {
 		return nil, errLeft
@@ -278,6 +288,9 @@ func holdUnary(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grp
 }
 
 func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := refusalOf(ss.Context()); err != nil {
+		return err
+	}
 	r := ss.Context().Value(requestKey{}).(*request)
 	if !r.begin() {
 		return errLeft
@@ -289,8 +302,19 @@ func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler
 type peerKey struct{}
 
 // peers gives the calls of requests the peer that ServeHTTP got. grpc-go knows only the request's
-// RemoteAddr and TLS. As the first stats handler it comes before all others.
-type peers struct{}
+// RemoteAddr and TLS. As the first stats handler it comes before all others. It also asks the tap handle,
+// whose refusal the first interceptor returns.
+type peers struct {
+	tap func(context.Context, *tap.Info) (context.Context, *status.Status)
+}
+
+type refusalKey struct{}
+
+// refusalOf returns why the tap handle has refused the call of ctx, nil if it has not.
+func refusalOf(ctx context.Context) error {
+	st, _ := ctx.Value(refusalKey{}).(*status.Status)
+	return st.Err()
+}
 
 // TagConn implements [stats.Handler].
 func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
@@ -304,8 +328,17 @@ func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context 
 func (peers) HandleConn(context.Context, stats.ConnStats) {}
 
 // TagRPC implements [stats.Handler].
-func (peers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	return peers{}.TagConn(ctx, nil)
+func (p peers) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+	ctx = p.TagConn(ctx, nil)
+	if p.tap == nil {
+		return ctx
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	tapped, refusal := p.tap(ctx, &tap.Info{FullMethodName: call.FullMethodName, Header: md})
+	if refusal != nil {
+		return context.WithValue(ctx, refusalKey{}, refusal)
+	}
+	return context.WithValue(tapped, requestKey{}, ctx.Value(requestKey{})) // tapped may be any context
 }
 
 // HandleRPC implements [stats.Handler].

@@ -126,7 +126,11 @@ func (s Socket) File() (*os.File, error) {
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
-	return l.File()
+	f, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	return nonBlocking(f)
 }
 
 // reachable returns the target of a listener at addr that was opened for host.

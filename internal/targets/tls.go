@@ -29,10 +29,10 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 			return nil, nil
 		}
 		config, err := c.GetConfigForClient(hello)
-		if config != nil {
-			config = agreeing(config)
+		if err != nil || config == nil {
+			return nil, err
 		}
-		return config, err
+		return agreeing(config), nil
 	}
 	return &tlsCredentials{credentials.NewTLS(c), server, c}
 }

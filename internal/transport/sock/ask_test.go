@@ -377,6 +377,9 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 		"frames of HTTP/2": noSettings,
 	} {
 		for _, early := range []bool{false, true} { // with the question
+			if early && then == noSettings {
+				continue // the client has had its answer
+			}
 			dial, stop := listenAsked(t, &Listener{GRPC: func(Handover) { t.Errorf("%s is taken for gRPC", name) }}, nil)
 			conn := dial()
 			sent := wire.Question
@@ -395,6 +398,31 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 			_ = conn.Close()
 			stop()
 		}
+	}
+}
+
+// TestAQuestionThatWasAnsweredIsHTTP2: a multiplexer has sent SETTINGS to the client, and passes on what
+// the client has sent since.
+func TestAQuestionThatWasAnsweredIsHTTP2(t *testing.T) {
+	for _, sent := range []string{wire.Question + noSettings, wire.Question + noSettings[:3], wire.Question + noSettings + "more"} {
+		taken := make(chan Handover, 1)
+		dial, stop := listenAsked(t, &Listener{GRPC: func(h Handover) { taken <- h }}, nil)
+		conn := dial()
+		go func() { _, _ = io.WriteString(conn, sent) }()
+		h := <-taken
+		if string(h.First) != sent {
+			t.Errorf("gRPC gets %q", h.First)
+		}
+		_ = h.Conn.Close()
+		_ = conn.Close()
+		stop()
+
+		near, far := net.Pipe()
+		go func() { _, _ = io.WriteString(near, sent) }()
+		if _, isHTTP2, err := Begin(far, nil); err != nil || !isHTTP2 {
+			t.Errorf("a library's server: %t, %v", isHTTP2, err)
+		}
+		_, _ = near.Close(), far.Close()
 	}
 }
 

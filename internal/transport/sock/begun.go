@@ -31,7 +31,7 @@ func Begin(conn net.Conn, auth credentials.AuthInfo) (b *Begun, isHTTP2 bool, er
 		return nil, false, err
 	}
 	b.first = first
-	return b, p == http2, nil
+	return b, p == http2 || p == question && wasAnswered(first), nil
 }
 
 // Read implements [net.Conn]. It returns the first bytes again.

@@ -108,6 +108,14 @@ func questionSize(b []byte) int {
 	return len(preface) + frameHead + payloadSize(b[len(preface):])
 }
 
+// wasAnswered reports whether more SETTINGS have arrived with the question at the start of b. So the
+// client has had its answer: a multiplexer before the server, such as cmux, has sent SETTINGS to see
+// the client's first request. The connection is one of HTTP/2.
+func wasAnswered(b []byte) bool {
+	rest := b[questionSize(b):]
+	return len(rest) > 0 && mayBeSettings(rest)
+}
+
 // readFirst reads until the protocol of conn is known, and maybe more. The parameter before holds
 // the bytes that were read already, and the result first starts with them.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {

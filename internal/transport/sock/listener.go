@@ -76,6 +76,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	defer l.all.Wait()
 	defer l.near.withdraw()
 	for pause := time.Duration(0); ; {
+		neverBlock(bare(l.Listener))
 		conn, err := l.Accept()
 		switch {
 		case err == nil && bare(l.Listener) == nil && l.isRetired():
@@ -325,7 +326,11 @@ var errRefused = errors.New("the client was refused")
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, before)
 	chosen := agreed(auth) // the client knows that it must speak nearcall
-	if err == nil && p == question && !chosen {
+	switch {
+	case err != nil || p != question || chosen:
+	case wasAnswered(first):
+		p = http2
+	default:
 		chosen = true
 		if _, err = io.WriteString(conn, wire.Answer); err == nil {
 			first, p, err = l.Options.readFirst(conn, first[questionSize(first):])

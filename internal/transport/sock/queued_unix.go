@@ -21,6 +21,7 @@ func queued(lis socket) (all []net.Conn) {
 	if err != nil {
 		return nil
 	}
+	neverBlock(lis)
 	_ = raw.Control(func(fd uintptr) {
 		for len(all) < maxQueued {
 			conn, err := accept(int(fd))
@@ -34,6 +35,18 @@ func queued(lis socket) (all []net.Conn) {
 		}
 	})
 	return all
+}
+
+// neverBlock puts lis, which may be nil, back into non-blocking mode. A copy of it that the program has
+// passed to a child process shares the mode with it, and for files of package net exec.Cmd makes it
+// block. Accept would then wait in the system, where no deadline and no Close reaches it.
+func neverBlock(lis socket) {
+	if lis == nil {
+		return
+	}
+	if raw, err := lis.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
+	}
 }
 
 // accept accepts a connection of a listener that does not block.

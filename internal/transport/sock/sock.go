@@ -190,13 +190,16 @@ func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 		return d.connect(ctx)
 	}
 	conn, err := d.Conn(ctx, d.Address)
-	if err == nil && conn == nil {
-		err = errors.New("the dialer returned neither a connection nor an error")
+	switch {
+	case err != nil:
+		return nil, err // conn may be a nil *net.UnixConn, which as a net.Conn is not nil
+	case conn == nil:
+		return nil, errors.New("the dialer returned neither a connection nor an error")
 	}
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u)
 	}
-	return conn, err
+	return conn, nil
 }
 
 // maxPause is the longest pause between two attempts to connect while the server's queue is full.

@@ -1,0 +1,116 @@
+package nearcall
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/connector"
+)
+
+// libraries are the connections that libraries have made with the options of DialOptions. As in
+// grpc-go, the calls of a connection end when its library closes it.
+type libraries struct {
+	mu    sync.Mutex
+	lives map[*grpc.ClientConn]context.Context // each ends when its connection is closed
+}
+
+// lifeOf returns a context that ends when cc is closed. The first call for cc starts a goroutine that
+// waits for that.
+func (l *libraries) lifeOf(cc *grpc.ClientConn) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	life := l.lives[cc]
+	if life == nil {
+		var end context.CancelFunc
+		life, end = context.WithCancel(context.Background())
+		l.lives[cc] = life
+		go func() {
+			for s := cc.GetState(); s != connectivity.Shutdown; s = cc.GetState() {
+				cc.WaitForStateChange(context.Background(), s)
+			}
+			l.mu.Lock()
+			delete(l.lives, cc)
+			l.mu.Unlock()
+			end()
+		}()
+	}
+	return life
+}
+
+// A libraryCall is a call over a library's connection.
+type libraryCall struct {
+	caller, life context.Context // the library's, and that of its connection
+
+	ctx context.Context // ends with either, and with end
+	end context.CancelFunc
+}
+
+func (l *libraries) begin(ctx context.Context, cc *grpc.ClientConn) *libraryCall {
+	c := &libraryCall{caller: ctx, life: l.lifeOf(cc)}
+	within, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.life, cancel)
+	c.ctx, c.end = within, func() {
+		cancel()
+		stop()
+	}
+	return c
+}
+
+// errorOf returns the call's error for err, which is that of a cancelled call if the connection was closed.
+func (c *libraryCall) errorOf(err error) error {
+	if status.Code(err) == codes.Canceled && c.caller.Err() == nil && c.life.Err() != nil {
+		return connector.ErrClosing
+	}
+	return err
+}
+
+// A libraryStream is a stream over a library's connection.
+type libraryStream struct {
+	grpc.ClientStream
+	call     *libraryCall
+	oneReply bool
+}
+
+// newStream opens a stream with open.
+func (l *libraries) newStream(ctx context.Context, cc *grpc.ClientConn, desc *grpc.StreamDesc, open func(context.Context) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+	call := l.begin(ctx, cc)
+	s, err := open(call.ctx)
+	if err != nil {
+		call.end()
+		return nil, call.errorOf(err)
+	}
+	context.AfterFunc(call.ctx, call.end) // also if the library cancels ctx and never receives the end
+	return &libraryStream{s, call, desc != nil && !desc.ServerStreams}, nil
+}
+
+// Header implements [grpc.ClientStream].
+func (s *libraryStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	return md, s.call.errorOf(err)
+}
+
+// SendMsg implements [grpc.ClientStream].
+func (s *libraryStream) SendMsg(m any) error {
+	err := s.ClientStream.SendMsg(m)
+	if err != nil && err != io.EOF {
+		err = s.call.errorOf(err)
+		s.call.end()
+	}
+	return err
+}
+
+// RecvMsg implements [grpc.ClientStream].
+func (s *libraryStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err != nil || s.oneReply {
+		s.call.end()
+	}
+	return s.call.errorOf(err)
+}
