@@ -19,13 +19,13 @@ func TestACallIsMadeOnlyOverTheConnectionThatWasPicked(t *testing.T) {
 	}
 	first, end := connect()
 	p := &pin{pinned: &pinned{sc.channel, sc, first}}
-	if _, err := p.result(); err != nil {
+	if _, err := p.result(&picker{}); err != nil {
 		t.Fatalf("on its connection: %v", err)
 	}
 	for _, replace := range []func(){end, func() { connect() }} {
 		replace()
 		p := &pin{pinned: &pinned{sc.channel, sc, first}}
-		_, err := p.result()
+		_, err := p.result(&picker{})
 		var lost link.Unprocessed
 		if !errors.As(p.lost(err), &lost) || !lost.Unsent {
 			t.Errorf("after its connection: %v, want an error that says that the call was not sent", p.lost(err))
