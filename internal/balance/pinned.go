@@ -44,7 +44,10 @@ type pin struct {
 	refusal atomic.Pointer[error] // of the stream, if one was opened
 }
 
-var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
+var (
+	errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
+	errRefused  = status.Error(codes.Unavailable, "the ordinary gRPC server has refused the call")
+)
 
 // result is the pick for the call, of the picker that grpc-go has asked. A second pick, which grpc-go
 // makes if it has another picker or knows that no handler has seen the call, ends the call.
@@ -62,6 +65,9 @@ func (p *pin) result(asked *picker) (balancer.PickResult, error) {
 func (p *pin) done(info balancer.DoneInfo) {
 	switch {
 	case info.BytesSent:
+		if info.Err == nil { // a send has failed with io.EOF
+			info.Err = errRefused
+		}
 		p.refusal.Store(&info.Err)
 	case info.Err == nil && !p.given:
 		p.end()

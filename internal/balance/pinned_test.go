@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"google.golang.org/grpc/balancer"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
@@ -30,5 +32,16 @@ func TestACallIsMadeOnlyOverTheConnectionThatWasPicked(t *testing.T) {
 		if !errors.As(p.lost(err), &lost) || !lost.Unsent {
 			t.Errorf("after its connection: %v, want an error that says that the call was not sent", p.lost(err))
 		}
+	}
+}
+
+// A refusal whose error grpc-go does not tell, because a send has met it, has an error all the same.
+func TestARefusalHasAnError(t *testing.T) {
+	p := &pin{pinned: &pinned{channel: &Channel{}}}
+	p.done(balancer.DoneInfo{BytesSent: true})
+	p.end()
+	var lost link.Unprocessed
+	if err := p.lost(errUnpinned); !errors.As(err, &lost) || lost.Err == nil || lost.Unsent {
+		t.Errorf("the call ends with %#v", err)
 	}
 }
