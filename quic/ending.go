@@ -189,7 +189,7 @@ func (s *session) reasonOf(cause error) error {
 		return fmt.Errorf("%s: the connection was closed: %s", s.name, app.ErrorMessage)
 	}
 	if t, ok := errors.AsType[*q.TransportError](cause); ok && t.Remote && (t.ErrorCode.IsCryptoError() || t.ErrorCode == q.ConnectionRefused) {
-		return link.Unprocessed{Err: fmt.Errorf("%s: the server refuses the connection: %w", s.name, cause)}
+		return link.Unprocessed{Err: fmt.Errorf("%s: the server refuses the connection: %w", s.name, cause), Unsent: true} // as if the dial had failed
 	}
 	if _, ok := errors.AsType[*q.StatelessResetError](cause); ok {
 		return fmt.Errorf("%s: connection lost (the server has lost it, and may have been restarted): %w", s.name, cause)

@@ -162,7 +162,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.refuse(fmt.Errorf("%s: %w", s.name, err))
-		return nil, link.Unprocessed{Err: s.refusal}
+		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
 	st.in.Encoding = o.Encoding
@@ -171,7 +171,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	if s.refusal != nil {
 		qs.CancelRead(q.StreamErrorCode(wire.ResetCancelled))
 		qs.CancelWrite(q.StreamErrorCode(wire.ResetCancelled))
-		return nil, link.Unprocessed{Err: s.refusal}
+		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
 	s.opened = max(s.opened, numberOf(qs.StreamID()))
@@ -191,7 +191,7 @@ func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.refusal != nil:
-		return link.Unprocessed{Err: s.refusal}
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	case s.hello.Features&wire.FeatureNoCalls != 0:
 		return fmt.Errorf("%s: %w", s.name, link.ErrOneWay)
 	case n > s.hello.Block:

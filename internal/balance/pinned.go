@@ -23,38 +23,65 @@ type pinned struct {
 	over    *current
 }
 
-// A pin is the value of such a call.
+// A pin is the value of such a call. grpc-go asks its current picker for it, as for any call.
+//
+// Invariants:
+//
+//   - If the SubConn is not ready, grpc-go waits for another picker. A pin lets it wait only if the
+//     picker that was asked has given the SubConn to calls: then its policy will replace it, as grpc-go
+//     expects of policies. Any other picker may stay for ever, so the call ends.
+//   - grpc-go makes the call only over the connection that was picked, as long as the picker can tell:
+//     a server that the SubConn has connected to since may be nearcall. If the connection is replaced
+//     after that, before grpc-go takes it, the call goes to that server all the same, over the carrier.
+//   - A call whose pin has ended it was not sent, or was refused, and the channel picks for it again. It
+//     asks grpc-go for that, so it does not get the picker that has just been replaced, time and again.
 type pin struct {
 	*pinned
-	picked  atomic.Bool
-	ended   atomic.Bool           // by errUnpinned
+	cancel  context.CancelFunc // ends the call
+	picked  bool               // the picker was asked before; as given, used only while grpc-go picks
+	given   bool               // the picker that was asked has given the SubConn
+	ended   atomic.Bool
 	refusal atomic.Pointer[error] // of the stream, if one was opened
 }
 
-var errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
+var (
+	errUnpinned = status.Error(codes.Unavailable, "the connection to the ordinary gRPC server has ended")
+	errRefused  = status.Error(codes.Unavailable, "the ordinary gRPC server has refused the call")
+)
 
-// result is the pick for the call. grpc-go picks again if the SubConn is not ready, after it has
-// another picker, or if it knows that no handler has seen the call. Then the call ends, and the
-// channel picks for it. It also ends if the policy knows already that the SubConn is not ready: nobody
-// might ask the policy to connect, and so there would be no other picker. And it ends if the SubConn
-// has another connection by now, whose server may be nearcall. If the connection is replaced after
-// this, before grpc-go takes it, the call goes to that server all the same, over the carrier.
-func (p *pin) result() (balancer.PickResult, error) {
-	if !p.picked.Swap(true) && p.sc.ready.Load() && p.sc.current.Load() == p.over {
-		return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
+// result is the pick for the call, of the picker that grpc-go has asked. A second pick, which grpc-go
+// makes if it has another picker or knows that no handler has seen the call, ends the call.
+func (p *pin) result(asked *picker) (balancer.PickResult, error) {
+	if p.picked || p.sc.current.Load() != p.over {
+		p.end()
+		return balancer.PickResult{}, errUnpinned
 	}
-	p.ended.Store(true)
-	return balancer.PickResult{}, errUnpinned
+	p.picked, p.given = true, p.sc.giver.Load() == asked.number
+	return balancer.PickResult{SubConn: p.sc.SubConn, Done: p.done}, nil
 }
 
-// done is called before the second pick.
+// done is called with an empty DoneInfo if the SubConn is not ready, and otherwise when the attempt has
+// ended.
 func (p *pin) done(info balancer.DoneInfo) {
-	if info.BytesSent {
+	switch {
+	case info.BytesSent:
+		if info.Err == nil { // a send has failed with io.EOF
+			info.Err = errRefused
+		}
 		p.refusal.Store(&info.Err)
+	case info.Err == nil && !p.given:
+		p.end()
+		p.cancel()
 	}
 }
 
-// lost returns the error of the call, which says [link.ErrUnprocessed] if errUnpinned has ended it.
+// end makes the channel pick for the call again.
+func (p *pin) end() {
+	p.ended.Store(true)
+	p.channel.picker.Store(nil)
+}
+
+// lost returns the error of the call, which says [link.ErrUnprocessed] if the pin has ended it.
 func (p *pin) lost(err error) error {
 	if err == nil || err == io.EOF || !p.ended.Load() {
 		return err
@@ -62,7 +89,7 @@ func (p *pin) lost(err error) error {
 	if refusal := p.refusal.Load(); refusal != nil {
 		return link.Unprocessed{Err: *refusal}
 	}
-	return link.Unprocessed{Err: err, Unsent: true}
+	return link.Unprocessed{Err: errUnpinned, Unsent: true}
 }
 
 // A pinnedStream is a stream whose errors say what became of the call.
@@ -91,20 +118,28 @@ func (p *pinned) withOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return opts
 }
 
+// pin returns a pin for a call, and its context.
+func (p *pinned) pin(ctx context.Context) (context.Context, *pin) {
+	own := &pin{pinned: p}
+	ctx, own.cancel = context.WithCancel(ctx)
+	return context.WithValue(ctx, ownKey{}, own), own
+}
+
 // Invoke implements [grpc.ClientConnInterface].
 func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	own := &pin{pinned: p}
-	err := p.channel.conn.Invoke(context.WithValue(ctx, ownKey{}, own), method, args, reply, p.withOnce(opts)...)
+	ctx, own := p.pin(ctx)
+	defer own.cancel()
+	err := p.channel.conn.Invoke(ctx, method, args, reply, p.withOnce(opts)...)
 	if err != nil && p.channel.conn.GetState() == connectivity.Shutdown {
 		return errClosing
 	}
 	return own.lost(err)
 }
 
-// NewStream implements [grpc.ClientConnInterface].
+// NewStream implements [grpc.ClientConnInterface]. ctx ends with the stream.
 func (p *pinned) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	own := &pin{pinned: p}
-	s, err := p.channel.conn.NewStream(context.WithValue(ctx, ownKey{}, own), desc, method, p.withOnce(opts)...)
+	ctx, own := p.pin(ctx)
+	s, err := p.channel.conn.NewStream(ctx, desc, method, p.withOnce(opts)...)
 	if err != nil {
 		return nil, own.lost(err)
 	}

@@ -338,7 +338,8 @@ type subConn struct {
 	balancer.SubConn
 	channel *Channel
 	current atomic.Pointer[current]
-	ready   atomic.Bool // as the policy has heard last
+	ready   atomic.Bool   // as the policy has heard last
+	giver   atomic.Uint64 // the number of a picker that has given sc to a call to an ordinary server, mostly the last one
 }
 
 // current is the session, and what its address adds to calls.
@@ -423,6 +424,9 @@ func (p *picker) pick(info balancer.PickInfo) (call.Pick, error) {
 	}
 	if sc, ok := r.SubConn.(*subConn); ok {
 		if c := sc.session(); c != nil {
+			if c.pinned && sc.giver.Load() != p.number {
+				sc.giver.Store(p.number)
+			}
 			if c.metadata != nil {
 				r.Metadata = metadata.Join(c.metadata, r.Metadata)
 			}
@@ -440,7 +444,7 @@ func (p *picker) pick(info balancer.PickInfo) (call.Pick, error) {
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	switch own := info.Ctx.Value(ownKey{}).(type) {
 	case *pin:
-		return own.result()
+		return own.result(p)
 	case *capture:
 		if own.configOnly {
 			return balancer.PickResult{}, errCaptured

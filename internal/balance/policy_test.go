@@ -39,6 +39,7 @@ func init() {
 		balancer.Register(alias{balancer.Get(roundrobin.Name), fmt.Sprintf("alias_%d", i)})
 	}
 	balancer.Register(eagerBuilder{})
+	balancer.Register(handingBuilder{})
 	balancer.Register(base.NewBalancerBuilder("counting", countingBuilder{}, base.Config{}))
 }
 
@@ -140,6 +141,133 @@ func TestAPolicyThatConnectsWhileItIsBuilt(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// handingBuilder builds policies that connect to the newest address, publish it, and shut the last one
+// down, as graceful switches do.
+type handingBuilder struct{}
+
+func (handingBuilder) Name() string { return "handing" }
+
+func (handingBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
+	return &handing{cc: cc}
+}
+
+type handing struct {
+	cc   balancer.ClientConn
+	last balancer.SubConn
+}
+
+// handedOver is called after a handing policy has shut the last SubConn down.
+var handedOver atomic.Pointer[func()]
+
+func (h *handing) UpdateClientConnState(s balancer.ClientConnState) error {
+	var sc balancer.SubConn
+	sc, err := h.cc.NewSubConn(s.ResolverState.Addresses, balancer.NewSubConnOptions{StateListener: func(s balancer.SubConnState) {
+		if s.ConnectivityState != connectivity.Ready {
+			return
+		}
+		h.cc.UpdateState(balancer.State{ConnectivityState: connectivity.Ready, Picker: fixed{sc}})
+		if h.last != nil {
+			h.last.Shutdown()
+			(*handedOver.Load())()
+		}
+		h.last = sc
+	}})
+	if err == nil {
+		sc.Connect()
+	}
+	return err
+}
+
+func (*handing) ResolverError(error)                                        {}
+func (*handing) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
+func (*handing) ExitIdle()                                                  {}
+func (*handing) Close()                                                     {}
+
+// held are credentials that hold a call between its pick and its first byte.
+type held struct {
+	reached chan struct{}
+	until   <-chan struct{}
+}
+
+func (h held) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	select {
+	case h.reached <- struct{}{}:
+	default: // another attempt
+	}
+	<-h.until
+	return nil, nil
+}
+
+func (held) RequireTransportSecurity() bool { return false }
+
+// A call whose SubConn is shut down between its pick and its first byte is made on another one, while
+// the policy has not heard of the end yet, and has published its picker.
+func TestACallWhoseSubConnIsShutDownAfterItsPick(t *testing.T) {
+	echo := service{duplex: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		if err := s.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+			return err
+		}
+		_, err := s.Recv()
+		return err
+	}}
+	for kind, serve := range map[string]func(t *testing.T, n string) string{
+		"ordinary": func(t *testing.T, _ string) string { return ordinary(t, echo) },
+		"nearcall": func(t *testing.T, n string) string {
+			near(t, "inproc:"+t.Name()+n, echo)
+			return "inproc:" + t.Name() + n
+		},
+	} {
+		for name, call := range map[string]func(testpb.TestServiceClient, ...grpc.CallOption) error{
+			"unary": func(c testpb.TestServiceClient, opts ...grpc.CallOption) error {
+				_, err := c.EmptyCall(soon(t), &testpb.Empty{}, opts...)
+				return err
+			},
+			"stream": func(c testpb.TestServiceClient, opts ...grpc.CallOption) error {
+				s, err := c.FullDuplexCall(soon(t), opts...)
+				if err == nil {
+					_, err = s.Recv()
+				}
+				return err
+			},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				r := manual.NewBuilderWithScheme("handing")
+				r.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: serve(t, "1")}}})
+				conn, err := nearcall.NewClient("handing:///any", nearcall.WithResolvers(r), nearcall.WithDefaultServiceConfig(policyConfig("handing")),
+					nearcall.WithTransportCredentials(insecure.NewCredentials()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				client := testpb.NewTestServiceClient(conn)
+				open, err := client.FullDuplexCall(soon(t)) // keeps the first connection
+				if err == nil {
+					_, err = open.Recv()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				until, ended := make(chan struct{}), make(chan struct{})
+				goOn := func() {
+					close(until)
+					<-ended
+				}
+				handedOver.Store(&goOn)
+				h := held{make(chan struct{}, 1), until}
+				go func() {
+					defer close(ended)
+					if err := call(client, grpc.PerRPCCredentials(h)); err != nil {
+						t.Error(err)
+					}
+				}()
+				<-h.reached
+				r.UpdateState(resolver.State{Addresses: []resolver.Address{{Addr: serve(t, "2")}}})
+				<-ended
+			})
+		}
 	}
 }
 

@@ -18,11 +18,12 @@ import (
 // retried by the same code. There are two kinds of retries:
 //
 // A transparent retry: no handler has seen the call, and the user does not learn
-// of the retry. If a session that is ending refuses the stream, or aborts it as
-// unprocessed, the call is retried for as long as there are other sessions. So a
-// server that drains its connections one after the other loses no call. If the
-// session is not ending, the call is retried once, after the first attempt only,
-// as in grpc-go.
+// of the retry. As in grpc-go, a call of which nothing was sent is retried for as long
+// as there are other sessions. So a server that drains its connections one after the other
+// loses no call: they refuse it before it is sent. How fast sessions follow each other is
+// for those to limit who connect. A call that the peer has refused is retried once, after
+// the first attempt only. Otherwise a peer that refuses each call, and ends each
+// connection, could make the client connect without a limit or a pause.
 //
 // A retry by policy: the attempt failed without a header, and the service config
 // has a retryPolicy that allows another. See retry.go.
@@ -82,11 +83,12 @@ type attempt struct {
 // isUnprocessed reports whether err says that no handler has seen the call.
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
-// refusedBy reports whether session refused a call that another session may accept. It is false
-// for a session that goes on taking calls: retries would pick the same session for ever.
-func refusedBy(session link.Session, err error) bool {
+// unsent reports whether err says that nothing of a call was sent, and that another session may accept
+// it. It is false for a session that goes on taking calls: retries would pick the same session for ever.
+// In process the caller keeps a request until a handler takes it.
+func unsent(session link.Session, err error) bool {
 	var u link.Unprocessed
-	return isUnprocessed(err) && (link.IsClosed(session.Done()) || errors.As(err, &u) && u.Unsent)
+	return errors.As(err, &u) && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
 }
 
 // beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
@@ -178,7 +180,7 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 		if cancel != nil {
 			cancel()
 		}
-		return refusedBy(a.session, err), err
+		return unsent(a.session, err), err
 	}
 	if cancel != nil {
 		s.onFinish(cancel)

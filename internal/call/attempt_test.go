@@ -65,8 +65,11 @@ func (s *doomed) Done() <-chan struct{} {
 }
 
 func (s *doomed) why() error {
-	if s.reason != nil {
+	switch {
+	case s.reason != nil:
 		return s.reason
+	case s.refuse:
+		return errUnsent
 	}
 	return errUnseen
 }
@@ -359,6 +362,7 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 	aborted := func() link.Session { return &doomed{recv: true, sends: 9} }
 	drained := func() link.Session { return &doomed{recv: true, sends: 9, ends: true} }
 	unsent := func() link.Session { return &doomed{recv: true, sends: 9, reason: errUnsent} }
+	replay := func() link.Session { return &doomed{ends: true, reason: errUnsent} }
 	away := func() link.Session { return &busy{doomed{reason: errUnsent}} }
 	for name, c := range map[string]struct {
 		sessions []link.Session
@@ -370,9 +374,10 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 		"aborted twice":                            {[]link.Session{aborted(), aborted()}, codes.Unavailable, 2},
 		"refused, then aborted":                    {[]link.Session{refused(), aborted()}, codes.Unavailable, 2}, // as in grpc-go
 		"aborted, then refused":                    {[]link.Session{aborted(), refused(), refused()}, codes.OK, 4},
-		"aborted by sessions that end":             {[]link.Session{drained(), drained(), drained()}, codes.OK, 4},
-		"aborted, then in its replay":              {[]link.Session{drained(), &doomed{ends: true}, &doomed{ends: true}}, codes.OK, 4},
-		"by one that ends, then one that does not": {[]link.Session{refused(), drained(), aborted()}, codes.Unavailable, 3},
+		"aborted by a session that ends":           {[]link.Session{drained()}, codes.OK, 2},
+		"aborted by sessions that end":             {[]link.Session{drained(), drained(), drained()}, codes.Unavailable, 2}, // as in grpc-go
+		"aborted, then unsent in its replay":       {[]link.Session{drained(), replay(), replay()}, codes.OK, 4},
+		"by one that ends, then one that does not": {[]link.Session{refused(), drained(), aborted()}, codes.Unavailable, 2},
 		"refused and not closing":                  {[]link.Session{&busy{}}, codes.Unavailable, 1},
 		"unsent by sessions that go on":            {[]link.Session{unsent(), unsent(), unsent()}, codes.OK, 4},
 		"refused and not sent":                     {[]link.Session{away(), away(), away()}, codes.OK, 4},
@@ -402,7 +407,8 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 // again if it is refused, and does not wait for anything to receive.
 func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, in := retrying(t, handlers{}, false, nil, &doomed{sends: 1, ends: true}, &doomed{ends: true}, &doomed{ends: true})
+		ending := func() link.Session { return &doomed{ends: true, reason: errUnsent} }
+		client, in := retrying(t, handlers{}, false, nil, &doomed{sends: 1, ends: true}, ending(), ending())
 		var f finish
 		cs, err := client.NewStream(t.Context(), streamDesc, streamMethod, f.option())
 		if err != nil {

@@ -116,7 +116,7 @@ func (s *clientStream) retriesTransparently(reason error) bool {
 	if !isUnprocessed(reason) || a.session == nil || s.giveUpReason != nil {
 		return false
 	}
-	return a.kind == firstAttempt && !a.peer.Local || refusedBy(a.session, reason)
+	return a.kind == firstAttempt && !a.peer.Local || unsent(a.session, reason)
 }
 
 // retryable reports whether the call may be retried after the current attempt failed with why.

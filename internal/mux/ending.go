@@ -180,7 +180,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		}
 		why := reason
 		if code != wire.ByeClosed && st.caller && st.id == 0 {
-			why = link.Unprocessed{Err: reason} // no frame of it was or will be written
+			why = link.Unprocessed{Err: reason, Unsent: true} // no frame of it was or will be written
 		}
 		if code != wire.ByeClosed {
 			st.abortUnread(why, &after)
@@ -360,8 +360,10 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		next := st.nextLive
 		switch {
 		case !st.caller:
-		case st.id > last || st.id == 0 && last < wire.NoLast:
+		case st.id > last:
 			st.abort(encoded.Unprocessed(reason, st.answered), false, after)
+		case st.id == 0 && last < wire.NoLast:
+			st.abort(link.Unprocessed{Err: reason, Unsent: true}, false, after)
 		case st.id == 0 && first:
 			d.unnumbered++
 		}
@@ -415,7 +417,7 @@ type ticket struct {
 // the session makes no new calls. Called with mu held; mu is released while it waits.
 func (s *Session) admit(ctx context.Context) error {
 	if s.refusal != nil {
-		return link.Unprocessed{Err: s.refusal}
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	if s.hello.Features&wire.FeatureNoCalls != 0 {
 		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
@@ -438,7 +440,7 @@ func (s *Session) admit(ctx context.Context) error {
 	}
 	if s.refusal != nil {
 		s.releaseCall()
-		return link.Unprocessed{Err: s.refusal}
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	return nil
 }

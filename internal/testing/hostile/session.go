@@ -95,7 +95,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refusal != nil {
-		return nil, link.Unprocessed{Err: s.refusal}
+		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	st := &stream{session: s, caller: true, deadline: o.Deadline}
 	s.live[st] = struct{}{}
@@ -178,7 +178,7 @@ func (s *session) terminate(reason error, broken bool) {
 	for st := range s.live {
 		why := reason
 		if broken && st.caller && st.id == 0 {
-			why = link.Unprocessed{Err: reason}
+			why = link.Unprocessed{Err: reason, Unsent: true}
 		}
 		st.abort(why, false, &after)
 	}
@@ -278,7 +278,7 @@ func (s *session) handleBye(last uint64, after *callbacks) error {
 	s.refuse(gone)
 	for st := range s.live {
 		if st.caller && (st.id == 0 || st.id > last) {
-			st.abort(link.Unprocessed{Err: gone}, false, after)
+			st.abort(link.Unprocessed{Err: gone, Unsent: st.id == 0}, false, after)
 		}
 	}
 	return nil

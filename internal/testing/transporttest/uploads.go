@@ -48,8 +48,9 @@ func (u *Uploads) make(s link.Session) {
 	for range 20 {
 		st, err := s.NewStream(u.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 		if err != nil {
-			if !errors.Is(err, link.ErrUnprocessed) {
-				u.Error(err)
+			var refused link.Unprocessed
+			if !errors.As(err, &refused) || !refused.Unsent {
+				u.Errorf("%v, which does not say that the call was not sent", err)
 			}
 			return
 		}

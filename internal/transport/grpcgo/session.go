@@ -128,7 +128,7 @@ func (s *Session) beginUnary() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refusal != nil {
-		return link.Unprocessed{Err: s.refusal}
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	s.unary++
 	return nil
@@ -158,7 +158,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	}
 	s.mu.Lock()
 	if s.refusal != nil {
-		err := link.Unprocessed{Err: s.refusal}
+		err := link.Unprocessed{Err: s.refusal, Unsent: true}
 		s.mu.Unlock()
 		st.cancel(nil)
 		return nil, err
@@ -176,7 +176,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 		err = link.ContextEnd(wait.DoneErr(ctx))
 	case errors.Is(err, link.ErrUnprocessed):
 	case err != nil:
-		err = link.Unprocessed{Err: err}
+		err = link.Unprocessed{Err: err, Unsent: link.IsClosed(s.done)}
 	default:
 		st.inner = inner
 		return st, nil
