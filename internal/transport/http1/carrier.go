@@ -211,7 +211,7 @@ func (e *exchange) stray() {
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.draining || e.conn != nil && e.conn.old() || e.astray && e.major < 2
+	return e.draining || e.astray && e.major < 2
 }
 
 // localAddr implements [carrier].

@@ -72,12 +72,12 @@ type Server struct {
 	opts      Options
 	origins   origins
 	http      http.Server   // of connections of HTTP/1.1
-	http2     *http.Server  // of connections of HTTP/2
 	maxFields int           // of a request's header
 	idle      time.Duration // how long a connection may wait for its next request
 
 	mu    sync.Mutex
 	conns map[*conn2]struct{} // that are open
+	ended bool                // no connection is added
 }
 
 // New returns a server. The error says which of the origins is invalid.
@@ -107,7 +107,6 @@ func New(o Options) (*Server, error) {
 	}
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
 	s.http.Protocols.SetHTTP1(true)
-	s.http2 = s.newHTTP2()
 	return s, nil
 }
 
