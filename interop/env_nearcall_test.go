@@ -381,7 +381,7 @@ func overWebSocket(secure bool) func(cfg *Config) (*Link, error) {
 // TLS if the connection must be private.
 func overServeHTTP(cfg *Config) (*Link, error) {
 	srv, dial := nearcallServer(cfg)
-	there := httptest.NewUnstartedServer(srv)
+	there := httptest.NewUnstartedServer(srv.WebSockets())
 	client, server := selfSignedTLS()
 	there.TLS = server
 	if cfg.Private {

@@ -361,7 +361,7 @@ func (w *witness) callNear(t *testing.T, target string, opts ...nearcall.DialOpt
 
 // overHTTPServer calls over a WebSocket of an HTTP server.
 func overHTTPServer(t *testing.T, w *witness, like string) {
-	there := httptest.NewUnstartedServer(w.server(t))
+	there := httptest.NewUnstartedServer(w.server(t).WebSockets())
 	defer there.Close()
 	var opts []nearcall.DialOption
 	if like == "TLS" {

@@ -40,6 +40,7 @@ type exchange struct {
 	major   int    // of the version of HTTP
 	conn    *conn2 // nil if it is another HTTP server's
 	timed   bool   // that server limits how long the answer may take
+	socket  bool   // the request must be for a WebSocket; otherwise it must not be
 	accept  func(link.Session) link.Acceptor
 	peer    link.Peer
 	done    chan struct{}

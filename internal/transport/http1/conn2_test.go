@@ -2,9 +2,11 @@ package http1_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -234,5 +236,68 @@ func TestAClientMayChangeItsTable(t *testing.T) {
 	}
 	if n := <-read; n != 10*rounds {
 		t.Errorf("%d answers came, want %d", n, 10*rounds)
+	}
+}
+
+// TestServeHTTPRefusesAnHTTPServerThatClientsCanEnd.
+func TestServeHTTPRefusesAnHTTPServerThatClientsCanEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		config *http.HTTP2Config
+		safe   bool
+	}{
+		"by default":        {nil, false},
+		"another setting":   {&http.HTTP2Config{MaxConcurrentStreams: 10}, false},
+		"room for an entry": {&http.HTTP2Config{MaxEncoderHeaderTableSize: 32}, false},
+		"no room":           {&http.HTTP2Config{MaxEncoderHeaderTableSize: 31}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, web := mounted(t, &service{}, false, nil)
+			web.Config.HTTP2 = c.config
+			s.over(1, nil).post("UnaryCall", "{}").want(t, 200, "{}")
+			s.over(2, nil)
+			for _, contentType := range []string{"application/json", "application/grpc"} {
+				resp, err := s.client.Post(s.url+"UnaryCall", contentType, strings.NewReader(bodyFor(contentType)))
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+				if c.safe != (err == nil) {
+					t.Errorf("%s: %v", contentType, err)
+				}
+			}
+			if said := logged.with("MaxEncoderHeaderTableSize: 1"); !c.safe && len(said) == 0 {
+				t.Error("the log does not say why")
+			}
+		})
+	}
+}
+
+// TestServeHTTPOpensNoWebSockets at whatever path: WebSockets carry calls of all services. The handler
+// that opens them answers nothing else.
+func TestServeHTTPOpensNoWebSockets(t *testing.T) {
+	s, web := mounted(t, &service{}, false, nil)
+	mux := web.Config.Handler.(*http.ServeMux)
+	mux.Handle("/calls", s.server.WebSockets())
+	s.over(1, nil)
+	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
+	for _, p := range []string{path + "x", path + "UnaryCall", "/below/calls", "/below" + path} {
+		s.do("GET", web.URL+p, "", upgrade...).want(t, 404, "WebSockets()")
+	}
+	s.do("GET", web.URL+"/calls", "").want(t, 426, "WebSocket")
+	ws := func(p string) error {
+		conn, err := nearcall.NewClient(strings.Replace(web.URL, "http", "ws", 1) + p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err = testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{})
+		return err
+	}
+	if err := ws("/calls"); err != nil {
+		t.Error(err)
+	}
+	if err := ws(path); err == nil || !strings.Contains(err.Error(), "WebSockets()") {
+		t.Errorf("%v", err)
 	}
 }

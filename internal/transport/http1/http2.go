@@ -76,15 +76,43 @@ func setTLS(r *http.Request, auth credentials.AuthInfo) {
 	}
 }
 
-// ServeHTTP answers a request to another HTTP server.
+// ServeHTTP answers a request to another HTTP server, unless it is for a WebSocket.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
+	s.serveForeign(w, r, accept, false)
+}
+
+// ServeWebSocket answers a request for a WebSocket to another HTTP server.
+func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
+	s.serveForeign(w, r, accept, true)
+}
+
+func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor, socket bool) {
 	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake)) // of a WebSocket
 	r = r.WithContext(r.Context())                                                     // answer changes it
 	e := s.newExchange(w, r, peerOf(r), accept)
+	e.socket = socket
 	if site, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
 		e.timed = site.WriteTimeout > 0
+		if r.ProtoMajor == 2 && !isSafe(site) {
+			s.warn()
+			panic(http.ErrAbortHandler)
+		}
 	}
 	s.serveExchange(e, r, sock.Handover{Deadline: deadline, Accept: accept})
+}
+
+// isSafe reports whether no client of HTTP/2 can end the process by an HTTP server: see settingsFor.
+// An entry of the encoder's table takes 32 bytes at least. If the table has no room for an entry,
+// package http changes it without harm. Any answer that has a header does harm, so requests to a
+// server that is not safe get none.
+func isSafe(site *http.Server) bool {
+	const entry = 32
+	return site.HTTP2 != nil && site.HTTP2.MaxEncoderHeaderTableSize > 0 && site.HTTP2.MaxEncoderHeaderTableSize < entry
+}
+
+func (s *Server) logUnsafe() {
+	logger.Error("ServeHTTP refuses requests of HTTP/2: any client could end this process, because package http compresses headers with a table that the client changes meanwhile. " +
+		"Set the field HTTP2 of the http.Server to &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}")
 }
 
 func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {

@@ -74,6 +74,7 @@ type Server struct {
 	http      http.Server   // of connections of HTTP/1.1
 	maxFields int           // of a request's header
 	idle      time.Duration // how long a connection may wait for its next request
+	warn      func()        // logs, once, that another HTTP server is not safe
 
 	mu    sync.Mutex
 	conns map[*conn2]struct{} // that are open
@@ -106,6 +107,7 @@ func New(o Options) (*Server, error) {
 		},
 	}
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
+	s.warn = sync.OnceFunc(s.logUnsafe)
 	s.http.Protocols.SetHTTP1(true)
 	return s, nil
 }
