@@ -55,8 +55,9 @@
 // ordinary gRPC clients, in any language, and clients of Connect and gRPC-Web, on the same
 // listeners, except those of inproc:, shm: and quic: targets. The calls of gRPC clients go through
 // grpc-go, to the same services, interceptors and stats handlers, with the same limits. So one can
-// move servers over first and clients later. [Server.ServeHTTP] takes these clients, and WebSockets,
-// from a program's own HTTP server. [Server.ServeConn] serves a connection that the program has.
+// move servers over first and clients later. [Server.ServeHTTP] takes these clients, and
+// [Server.WebSockets] WebSockets, from a program's own HTTP server. [Server.ServeConn] serves a
+// connection that the program has.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials. On Linux
 // [UnixAuthInfo] identifies the peer process. Package shmstats shows how many connections became

@@ -486,10 +486,11 @@ func ExampleServer_ServeHTTP() {
 	defer srv.Stop()
 	healthpb.RegisterHealthServer(srv, health.NewServer())
 	mux := http.NewServeMux()
-	mux.Handle("/calls", srv)
+	mux.Handle("/calls", srv.WebSockets())
 	mux.Handle("/grpc.health.v1.Health/", srv)
 	mux.Handle("/", http.NotFoundHandler())
-	there := httptest.NewUnstartedServer(mux) // in a program: http.ListenAndServeTLS(":443", "cert.pem", "key.pem", mux)
+	there := httptest.NewUnstartedServer(mux)                            // in a program: an &http.Server{Addr: ":443", Handler: mux}
+	there.Config.HTTP2 = &http.HTTP2Config{MaxEncoderHeaderTableSize: 1} // see ServeHTTP
 	there.EnableHTTP2 = true
 	there.StartTLS()
 	defer there.Close()

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
@@ -39,7 +38,7 @@ func (s *Server) takeGRPC(c sock.Handover) {
 // serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is stopped.
 func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
 	inner := s.grpcServer()
-	return inner != nil && inner.ServeHTTP(w, r, &peer.Peer{Addr: p.Addr, LocalAddr: p.LocalAddr, AuthInfo: p.AuthInfo})
+	return inner != nil && inner.ServeHTTP(w, r, p)
 }
 
 // grpcServer returns the server for ordinary gRPC clients, and makes it on first use. Once the

@@ -21,16 +21,20 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	return r, r != nil
 }
 
-// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP: of gRPC, Connect,
-// with binary messages or JSON, gRPC-Web, and for a WebSocket. It is for programs that run an HTTP
+// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP, but for WebSockets:
+// of gRPC, Connect, with binary messages or JSON, and gRPC-Web. It is for programs that run an HTTP
 // server, with a mux, middleware and TLS that they choose:
 //
-//	http.ListenAndServeTLS(":443", "cert.pem", "key.pem", server)
+//	site := &http.Server{Addr: ":443", Handler: server, HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}
+//	site.ListenAndServeTLS("cert.pem", "key.pem")
 //
-// gRPC needs HTTP/2, WebSockets HTTP/1.1; the others take both. Without TLS the HTTP server must
-// enable HTTP/2 by Protocols.SetUnencryptedHTTP2. Calls are at the path /package.Service/Method:
-// use http.StripPrefix for a path below another. nearcall's own clients dial
-// ws://HOST:PORT/calls, or wss:, with any path that the mux passes here.
+// Without this MaxEncoderHeaderTableSize any client of HTTP/2 could end the process: see
+// https://github.com/nearcall/nearcall/blob/main/docs/security.md#a-programs-http-server. ServeHTTP
+// then aborts requests of HTTP/2, and the log says why.
+//
+// gRPC needs HTTP/2; the others take HTTP/1.1, too. Without TLS the HTTP server must enable HTTP/2
+// by Protocols.SetUnencryptedHTTP2. Calls are at the path /package.Service/Method: use
+// http.StripPrefix for a path below another. For WebSockets see [Server.WebSockets].
 //
 // Services, interceptors, stats handlers, limits of messages, [OtherClients] and [WebOrigins] are
 // those of the server. Limits of connections and headers are those of the HTTP server, and [Creds]
@@ -43,12 +47,26 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 // but wait for the body of a slow client for as long as the HTTP server does, whatever their
 // deadline, and GracefulStop waits with them.
 //
-// ServeHTTP returns when the answer was written and the handler has returned, or when the WebSocket
-// is open. After [Server.Stop] or [Server.GracefulStop] it answers with 503. GracefulStop waits
-// for calls, and http.Server.Shutdown does not wait for those over WebSockets: call GracefulStop
-// first, and then Shutdown, which waits until the last answers are sent.
+// ServeHTTP returns when the answer was written and the handler has returned. After [Server.Stop] or
+// [Server.GracefulStop] it answers with 503. GracefulStop waits for calls, and http.Server.Shutdown
+// does not wait for those over WebSockets: call GracefulStop first, and then Shutdown, which waits
+// until the last answers are sent.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.web.ServeHTTP(w, r, s.accept)
+}
+
+// WebSockets returns a handler that opens WebSockets, for nearcall's clients in pages and of
+// ws://HOST:PORT/PATH and wss: targets. The program chooses the path:
+//
+//	mux.Handle("/calls", server.WebSockets())
+//	mux.Handle("/shop.v1.Shop/", server)
+//
+// A WebSocket carries calls of all services of the server, whatever the path, and middleware sees
+// only the request that opens it. If some clients may call only some services, let interceptors
+// decide. What [Server.ServeHTTP] says of limits, peers and the end applies. The handler returns when
+// the WebSocket is open.
+func (s *Server) WebSockets() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.web.ServeWebSocket(w, r, s.accept) })
 }
 
 // begin records that the server takes calls. It reports false if the server is settled.

@@ -94,7 +94,7 @@ func behindHTTP(newServer func(*Config) handler) func(*Config) (*Link, error) {
 		if err != nil {
 			return nil, err
 		}
-		site := &http.Server{Protocols: new(http.Protocols), ErrorLog: log.New(io.Discard, "", 0)}
+		site := &http.Server{Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}, ErrorLog: log.New(io.Discard, "", 0)}
 		site.Protocols.SetUnencryptedHTTP2(true)
 		if cfg.Private {
 			var client *tls.Config

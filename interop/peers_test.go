@@ -99,7 +99,8 @@ var (
 		"the stats handler: addresses": "transport.strAddr *net.TCPAddr",
 		"authz: allow a name":          noConnection, "authz: deny a name": noConnection, "authz: deny all with names": noConnection, "authz: deny a header": noConnection,
 	}
-	inprocDiffers = map[string]string{
+	requestDiffers = map[string]string{"the stats handler: addresses": "transport.strAddr *net.TCPAddr"}
+	inprocDiffers  = map[string]string{
 		"the handler's peer: Addr": "inproc.Addr inproc orders", "the handler's peer: LocalAddr": "inproc.Addr inproc orders",
 		"the client's peer: Addr": "inproc.Addr inproc orders", "the client's peer: LocalAddr": "inproc.Addr inproc orders",
 		"the stats handler: addresses": "inproc.Addr inproc.Addr",
@@ -123,6 +124,9 @@ func faces() []face {
 		{name: "a tls.Listener", like: "TLS", call: overTLSListener},
 		{name: "quic", like: "TLS", call: overNearcall("quic:127.0.0.1:0"), differs: overQUICDiffers},
 		{name: "grpc-go over TLS", like: "TLS", call: overHTTP2("tcp:127.0.0.1:0")},
+		{name: "grpc-go over TLS, and HTTP/1.1", like: "TLS", call: overMixedHTTP2, differs: requestDiffers},
+		{name: "grpc-go, an HTTP server", like: "insecure", call: overHTTPServersHTTP2, differs: requestDiffers},
+		{name: "grpc-go, an HTTP server, TLS", like: "TLS", call: overHTTPServersHTTP2, differs: requestDiffers},
 		{name: "unix", like: "local", call: overNearcall("unix:", nearcall.WithMaxSharedMemory(0))},
 		{name: "grpc-go over unix", like: "local", call: overHTTP2("unix:")},
 		{name: "forwarded, TLS", like: "TLS", call: overForward("tcp:127.0.0.1:0"), differs: forwardedDiffers},
@@ -361,7 +365,7 @@ func (w *witness) callNear(t *testing.T, target string, opts ...nearcall.DialOpt
 
 // overHTTPServer calls over a WebSocket of an HTTP server.
 func overHTTPServer(t *testing.T, w *witness, like string) {
-	there := httptest.NewUnstartedServer(w.server(t))
+	there := httptest.NewUnstartedServer(w.server(t).WebSockets())
 	defer there.Close()
 	var opts []nearcall.DialOption
 	if like == "TLS" {
@@ -409,6 +413,30 @@ func overHTTP2(target string) func(*testing.T, *witness, string) {
 		client, server := w.ids.credentials(like)
 		w.dialGRPC(t, w.listen(t, w.server(t, nearcall.Creds(server)), target), client)
 	}
+}
+
+// overMixedHTTP2 calls with grpc-go's client, whose TLS handshake offers HTTP/1.1 as well.
+func overMixedHTTP2(t *testing.T, w *witness, _ string) {
+	config := w.ids.client.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	w.dialGRPC(t, w.listen(t, w.server(t, nearcall.Creds(nearcall.NewTLS(w.ids.server))), "tcp:127.0.0.1:0"), credentials.NewTLS(config))
+}
+
+// overHTTPServersHTTP2 calls with grpc-go's client an HTTP server.
+func overHTTPServersHTTP2(t *testing.T, w *witness, like string) {
+	there := httptest.NewUnstartedServer(w.server(t))
+	there.Config.HTTP2 = &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}
+	there.Config.Protocols = new(http.Protocols)
+	there.Config.Protocols.SetUnencryptedHTTP2(true)
+	defer there.Close()
+	client, _ := w.ids.credentials(like)
+	if like == "TLS" {
+		there.EnableHTTP2, there.TLS = true, w.ids.server.Clone()
+		there.StartTLS()
+	} else {
+		there.Start()
+	}
+	w.dialGRPC(t, there.Listener, client)
 }
 
 // overHTTP1 calls with HTTP/1.1, in the protocol of contentType.

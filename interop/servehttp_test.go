@@ -34,7 +34,7 @@ func TestServeHTTPBehindAnotherHTTP2(t *testing.T) {
 			}
 			go func() {
 				//lint:ignore SA1019 programs that moved over from grpc-go call it
-				new(http2.Server).ServeConn(conn, &http2.ServeConnOpts{Handler: srv})
+				new(http2.Server).ServeConn(conn, &http2.ServeConnOpts{Handler: srv, BaseConfig: &http.Server{HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}})
 				served <- struct{}{}
 			}()
 		}

@@ -37,7 +37,7 @@ func webSocketTargets(t *testing.T, srv *nearcall.Server) map[string]string {
 	start(t, srv, tcp)
 	start(t, srv, ws)
 	mux := http.NewServeMux()
-	mux.Handle("/calls", srv)
+	mux.Handle("/calls", srv.WebSockets())
 	there := httptest.NewServer(mux)
 	t.Cleanup(there.Close)
 	return map[string]string{
@@ -298,7 +298,7 @@ func TestWherePathsOfWebSocketsCount(t *testing.T) {
 
 func TestAStoppedServerOpensNoWebSockets(t *testing.T) {
 	srv := serve(t, echo{})
-	there := httptest.NewServer(srv)
+	there := httptest.NewServer(srv.WebSockets())
 	defer there.Close()
 	target := strings.Replace(there.URL, "http", "ws", 1)
 	client := dial(t, target)

@@ -23,9 +23,9 @@ func newSite(srv *nearcall.Server) (*http.Server, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServerFS(files))
-	mux.Handle("/calls", srv)
+	mux.Handle("/calls", srv.WebSockets())
 	mux.Handle("/"+pb.Board_ServiceDesc.ServiceName+"/", srv)
-	site := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	site := &http.Server{Handler: mux, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}} // see ServeHTTP
 	site.Protocols.SetHTTP1(true)
 	site.Protocols.SetUnencryptedHTTP2(true) // for gRPC
 	return site, nil

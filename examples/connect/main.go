@@ -117,12 +117,13 @@ func serve() error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/"+greetpbconnect.GreeterName+"/", srv)
-	mux.Handle("/calls", srv) // WebSockets
+	mux.Handle("/calls", srv.WebSockets())
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, "page.html") })
 	mux.Handle("/page.js", http.FileServerFS(page))
 	fmt.Printf("serving at unix:%s and http://%s\n", *socket, web.Addr())
 	failed := make(chan error, 2)
-	go func() { failed <- http.Serve(web, mux) }()
+	site := &http.Server{Handler: mux, HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}} // see ServeHTTP
+	go func() { failed <- site.Serve(web) }()
 	go func() { failed <- srv.Serve(lis) }()
 	return <-failed
 }

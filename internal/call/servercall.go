@@ -141,8 +141,8 @@ func (c *serverCall) Value(key any) any {
 		}
 		return c.method.loop
 	}
-	if isConnectionKey(key) {
-		return (*connection)(c.conn)
+	if link.IsConnectionKey(key) {
+		return link.Connection{Peer: c.conn.peer}
 	}
 	return c.conn.ctx.Value(key)
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -190,7 +191,7 @@ func (s *Server) stopWeb() {
 // ServeHTTP answers a request of HTTP/2 from p, and returns when the handler has. It reports false
 // if the server was stopped, and has not answered then. Requests have a grpc.Server to themselves,
 // because GracefulStop of a grpc.Server cancels the calls of its ServeHTTP.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *peer.Peer) bool {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
 	s.mu.Lock()
 	stopped := s.stopped
 	held := &request{control: http.NewResponseController(w)}
@@ -301,9 +302,9 @@ func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler
 
 type peerKey struct{}
 
-// peers gives the calls of requests the peer that ServeHTTP got. grpc-go knows only the request's
-// RemoteAddr and TLS. As the first stats handler it comes before all others. It also asks the tap handle,
-// whose refusal the first interceptor returns.
+// peers gives the calls of requests the peer that ServeHTTP got, and its connection. grpc-go knows only
+// the request's RemoteAddr and TLS. As the first stats handler it comes before all others. It also asks
+// the tap handle, whose refusal the first interceptor returns.
 type peers struct {
 	tap func(context.Context, *tap.Info) (context.Context, *status.Status)
 }
@@ -316,12 +317,28 @@ func refusalOf(ctx context.Context) error {
 	return st.Err()
 }
 
+// A connected context also has the connection of the peer, which package authz asks for.
+type connected struct {
+	context.Context
+	peer *link.Peer
+}
+
+// Value implements [context.Context].
+func (c connected) Value(key any) any {
+	if link.IsConnectionKey(key) {
+		return link.Connection{Peer: c.peer}
+	}
+	return c.Context.Value(key)
+}
+
 // TagConn implements [stats.Handler].
 func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
-	if p, ok := ctx.Value(peerKey{}).(*peer.Peer); ok {
-		return peer.NewContext(ctx, p)
+	p, ok := ctx.Value(peerKey{}).(*link.Peer)
+	if !ok {
+		return ctx
 	}
-	return ctx
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: p.Addr, LocalAddr: p.LocalAddr, AuthInfo: p.AuthInfo})
+	return connected{ctx, p}
 }
 
 // HandleConn implements [stats.Handler].

@@ -40,10 +40,33 @@ type keepaliveState struct {
 	idleSince time.Time
 	age       *time.Timer // ends the session when it is too old
 
+	PingLimit
+	pings uint64
+}
+
+// A PingLimit counts the PINGs of a client that come too early, as gRPC's servers do.
+type PingLimit struct {
 	strikes  int
-	lastPing time.Time // when the peer last sent a PING
+	lastPing time.Time // when the client last sent a PING
 	spoke    bool      // this side has sent a frame of a call since then
-	pings    uint64
+}
+
+// Spoke records that this side has sent a frame of a call. The next PING is not too early then.
+func (l *PingLimit) Spoke() { l.spoke = true }
+
+// Exceeded records a PING, and reports whether too many have come too early: sooner than least after
+// the PING before. idle says that no call is open.
+func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
+	now := time.Now()
+	least = minPings(policy, idle)
+	switch {
+	case l.spoke:
+		l.strikes = 0
+	case now.Sub(l.lastPing) < least:
+		l.strikes++
+	}
+	l.lastPing, l.spoke = now, false
+	return least, l.strikes > maxStrikes
 }
 
 // startKeepalive starts the timers. mu is held.
@@ -216,18 +239,8 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	p := &s.keepalive
-	now := time.Now()
-	minInterval := minPings(&s.opts.Enforcement, s.live.first == nil)
-	switch {
-	case p.spoke:
-		p.strikes = 0
-	case now.Sub(p.lastPing) < minInterval:
-		p.strikes++
-	}
-	p.lastPing, p.spoke = now, false
-	if p.strikes > maxStrikes {
-		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", minInterval)}
+	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, s.live.first == nil); yes {
+		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil
 }

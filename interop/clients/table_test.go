@@ -86,7 +86,7 @@ var columns = []column{
 }
 
 // silent logs nothing, although some clients speak another protocol.
-var silent = &http.Server{ErrorLog: log.New(io.Discard, "", 0)}
+var silent = &http.Server{ErrorLog: log.New(io.Discard, "", 0), HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}
 
 func serveListener(srv *nearcall.Server, lis net.Listener, _ *tls.Config) { _ = srv.Serve(lis) }
 
@@ -104,7 +104,7 @@ func serveConns(lis net.Listener, serve func(net.Conn)) {
 }
 
 func serveHTTP(h http.Handler, lis net.Listener, config *tls.Config) {
-	srv := &http.Server{Handler: h, Protocols: new(http.Protocols)}
+	srv := &http.Server{Handler: h, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetHTTP2(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)

@@ -46,7 +46,7 @@ var Imports = []Rule{
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/relay", May: []string{"internal/link"}},
-	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
+	{Pkg: "internal/grpcserver", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/durations", "internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},

@@ -40,6 +40,7 @@ type exchange struct {
 	major   int    // of the version of HTTP
 	conn    *conn2 // nil if it is another HTTP server's
 	timed   bool   // that server limits how long the answer may take
+	socket  bool   // the request must be for a WebSocket; otherwise it must not be
 	accept  func(link.Session) link.Acceptor
 	peer    link.Peer
 	done    chan struct{}
@@ -211,7 +212,7 @@ func (e *exchange) stray() {
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.draining || e.conn != nil && e.conn.old() || e.astray && e.major < 2
+	return e.draining || e.astray && e.major < 2
 }
 
 // localAddr implements [carrier].

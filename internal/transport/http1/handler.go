@@ -43,12 +43,16 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c carrier, h soc
 		return
 	}
 	s.origins.allow(w.Header(), r)
-	switch {
+	e, ok := c.(*exchange)
+	switch socket := ok && e.socket; {
 	case isPreflight(r):
 		s.origins.preflight(w.Header(), r)
 		refuse(c, w, r, http.StatusNoContent, "")
 		return
-	case asksFor(r, "websocket"):
+	case ok && !socket && asksFor(r, "websocket"):
+		refuse(c, w, r, http.StatusNotFound, `this server takes WebSockets where its program says so: mux.Handle("/calls", server.WebSockets())`)
+		return
+	case socket, asksFor(r, "websocket"):
 		if code, why := s.openWebSocket(w, r, h); code != 0 {
 			refuse(c, w, r, code, why)
 		}
@@ -56,8 +60,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c carrier, h soc
 	case r.ProtoMajor == 2 && isGRPC(r):
 		s.answerGRPC(w, r, c)
 		return
-	case s.opts.OnlyWebSockets && r.ProtoMajor == 2:
-		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, with the content type application/grpc")
+	case s.opts.OnlyWebSockets && ok:
+		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, over HTTP/2 and with the content type application/grpc")
 		return
 	case s.opts.OnlyWebSockets:
 		refuse(c, w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")

@@ -372,32 +372,6 @@ func (s *site) mixed(roots *x509.CertPool) (opened *atomic.Int32) {
 	return opened
 }
 
-// TestConnectionsOverHTTP2HaveAnAge: after it, the next answer tells the client to open another, by
-// each protocol.
-func TestConnectionsOverHTTP2HaveAnAge(t *testing.T) {
-	cert, roots := certificate()
-	for protocol, call := range map[string]func(*site){
-		"JSON": func(s *site) { s.post("UnaryCall", "{}").want(t, 200, "{}") },
-		"gRPC": func(s *site) {
-			if reply, trailer := s.grpcCall(""); reply != wrap(0, "") || trailer.Get("Grpc-Status") != "0" {
-				t.Errorf("%q, %v", reply, trailer)
-			}
-		},
-	} {
-		t.Run(protocol, func(t *testing.T) {
-			s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})),
-				nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Microsecond, MaxConnectionAgeGrace: time.Hour}))
-			opened := s.mixed(roots)
-			for range 3 {
-				call(s)
-			}
-			if n := opened.Load(); n != 3 {
-				t.Errorf("%d connections", n)
-			}
-		})
-	}
-}
-
 // TestGracefulStopLosesNoCallOverHTTP2: calls by JSON and by gRPC share a connection. Those that their
 // client makes before it has read GOAWAY are answered, and then it cannot connect again.
 func TestGracefulStopLosesNoCallOverHTTP2(t *testing.T) {
@@ -563,7 +537,8 @@ func TestAClientMustMakeARequestInTime(t *testing.T) {
 	cert, roots := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		lis := bufconn.Listen(1 << 20)
-		srv := nearcall.NewServer(nearcall.ConnectionTimeout(30*time.Second), nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
+		srv := nearcall.NewServer(nearcall.ConnectionTimeout(30*time.Second), nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})),
+			nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 		testpb.RegisterTestServiceServer(srv, &service{})
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(lis) }()

@@ -44,6 +44,7 @@ func mounted(t *testing.T, svc *service, secure bool, wrap func(http.Handler) ht
 	web.Config.Protocols.SetHTTP1(true)
 	web.Config.Protocols.SetHTTP2(true)
 	web.Config.Protocols.SetUnencryptedHTTP2(true)
+	web.Config.HTTP2 = &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}
 	if secure {
 		web.EnableHTTP2 = true
 		web.StartTLS()
@@ -129,7 +130,7 @@ func TestServeHTTPSendsTheHeaderThatGRPCSends(t *testing.T) {
 // TestServeHTTPFollowsTheServersRules: of origins and of other clients. The answer says why.
 func TestServeHTTPFollowsTheServersRules(t *testing.T) {
 	s, _ := mounted(t, &service{}, false, nil, nearcall.OtherClients(nearcall.GRPCClients))
-	s.over(1, nil).post("UnaryCall", "{}").want(t, 426, "OtherClients")
+	s.over(1, nil).post("UnaryCall", "{}").want(t, 415, "OtherClients")
 	s.over(2, nil).post("UnaryCall", "{}").want(t, 415, "OtherClients")
 	s.post("UnaryCall", "{}", "Origin", "https://other.example").want(t, 403, "WebOrigins")
 	s.checkGRPC(insecure.NewCredentials())
@@ -372,7 +373,7 @@ func TestCallsOfGRPCThatAreResetCountUntilTheirHandlersReturn(t *testing.T) {
 	}}
 	s, web := mounted(t, svc, false, nil)
 	defer close(release)
-	web.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: most}
+	web.Config.HTTP2.MaxConcurrentStreams = most
 	c := s.frames()
 	defer c.Close()
 	_, _ = io.WriteString(c, preface+settings)

@@ -72,12 +72,13 @@ type Server struct {
 	opts      Options
 	origins   origins
 	http      http.Server   // of connections of HTTP/1.1
-	http2     *http.Server  // of connections of HTTP/2
 	maxFields int           // of a request's header
 	idle      time.Duration // how long a connection may wait for its next request
+	warn      func()        // logs, once, that another HTTP server is not safe
 
 	mu    sync.Mutex
 	conns map[*conn2]struct{} // that are open
+	ended bool                // no connection is added
 }
 
 // New returns a server. The error says which of the origins is invalid.
@@ -106,8 +107,8 @@ func New(o Options) (*Server, error) {
 		},
 	}
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
+	s.warn = sync.OnceFunc(s.logUnsafe)
 	s.http.Protocols.SetHTTP1(true)
-	s.http2 = s.newHTTP2()
 	return s, nil
 }
 

@@ -50,7 +50,7 @@ func main() {
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle("/calls", srv)
+	mux.Handle("/calls", srv.WebSockets())
 	plain := connect.WithCompression("gzip", nil, nil) // by default it compresses the smallest messages, which takes longer
 	mux.Handle(probepb.Probe_Echo_FullMethodName, connect.NewUnaryHandlerSimple(probepb.Probe_Echo_FullMethodName, service.Echo, plain))
 	mux.Handle(probepb.Probe_List_FullMethodName, connect.NewServerStreamHandlerSimple(probepb.Probe_List_FullMethodName, service.list, plain))

@@ -1,4 +1,4 @@
-package call
+package link
 
 import (
 	"errors"
@@ -17,31 +17,32 @@ const (
 	connectionKeyName = "transport.connectionKey"
 )
 
-// isConnectionKey reports whether key is the key of the connection. For almost all other keys
+// IsConnectionKey reports whether key is the key of the connection. For almost all other keys
 // that costs one comparison of string lengths.
-func isConnectionKey(key any) bool {
+func IsConnectionKey(key any) bool {
 	t := reflect.TypeOf(key)
 	return t != nil && t.String() == connectionKeyName && t.PkgPath() == connectionKeyPath
 }
 
-// A connection is the value for that key: a net.Conn that has addresses and does nothing else.
-type connection serverConn
+// A Connection is the value for that key: a net.Conn that has the addresses of a peer and does nothing
+// else.
+type Connection struct{ Peer *Peer }
 
 // LocalAddr implements [net.Conn]. Users of the key expect a host and a port, so an address
 // without a port, such as a unix socket's, gets port 0.
-func (c *connection) LocalAddr() net.Addr { return withPort(c.peer.LocalAddr) }
+func (c Connection) LocalAddr() net.Addr { return withPort(c.Peer.LocalAddr) }
 
 // RemoteAddr implements [net.Conn].
-func (c *connection) RemoteAddr() net.Addr { return withPort(c.peer.Addr) }
+func (c Connection) RemoteAddr() net.Addr { return withPort(c.Peer.Addr) }
 
 var errNotYours = errors.New("nearcall: the connection of a call is not its handler's to use; it tells addresses and nothing else")
 
-func (*connection) Read([]byte) (int, error)         { return 0, errNotYours }
-func (*connection) Write([]byte) (int, error)        { return 0, errNotYours }
-func (*connection) Close() error                     { return errNotYours }
-func (*connection) SetDeadline(time.Time) error      { return errNotYours }
-func (*connection) SetReadDeadline(time.Time) error  { return errNotYours }
-func (*connection) SetWriteDeadline(time.Time) error { return errNotYours }
+func (Connection) Read([]byte) (int, error)         { return 0, errNotYours }
+func (Connection) Write([]byte) (int, error)        { return 0, errNotYours }
+func (Connection) Close() error                     { return errNotYours }
+func (Connection) SetDeadline(time.Time) error      { return errNotYours }
+func (Connection) SetReadDeadline(time.Time) error  { return errNotYours }
+func (Connection) SetWriteDeadline(time.Time) error { return errNotYours }
 
 // withPort returns the address a if it has a host and a port. Otherwise it returns the address
 // with port 0 added. The address may be nil.

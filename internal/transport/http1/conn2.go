@@ -1,0 +1,402 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
+func (s *Server) TakeHTTP2(h sock.Handover) {
+	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
+	h.First = nil // conn2 keeps h
+	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, closed: make(chan struct{})}
+	c.out.L = new(sync.Mutex)
+	c.drain.over = make(chan struct{})
+	if !s.add(c) {
+		sock.RefuseRequests(c, stopping)
+		return
+	}
+	c.startAge()
+	if err := c.http.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
+		sock.RefuseRequests(c, stopping)
+	}
+}
+
+// add records that c is open. It reports false if the server has ended.
+func (s *Server) add(c *conn2) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.conns[c] = struct{}{}
+	}
+	return !s.ended
+}
+
+// end makes the server take no more connections of HTTP/2. It returns those that are open.
+func (s *Server) end() (open []*conn2) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for c := range s.conns {
+		open = append(open, c)
+	}
+	return open
+}
+
+// Close closes the HTTP/2 connections. All calls have ended. Clients have some time to take the last
+// answers, more if the server stops gracefully.
+func (s *Server) Close(gracefully bool) {
+	patience := lingering
+	if gracefully {
+		patience = farewell
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	open := s.end()
+	for _, c := range open {
+		c.shutdown()
+	}
+	for _, c := range open {
+		select {
+		case <-c.closed:
+		case <-ctx.Done():
+			_ = c.Close()
+		}
+	}
+}
+
+// A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both directions,
+// and can write frames of its own between those of package http.
+//
+// Invariant: when package http reads a frame's head, it has processed all frames before.
+type conn2 struct {
+	net.Conn
+	server   *Server
+	http     *http.Server
+	handover sock.Handover
+	drain    draining
+	closed   chan struct{}
+
+	// Used by the goroutine that reads.
+	in    *bufio.Reader
+	ready []byte // what package http may read before the rest of in
+	left  int    // how many bytes of in belong to the preface or the current frame
+	begun bool   // a frame has come
+	last  uint32 // the client's last stream
+
+	out   sync.Cond // for busy
+	busy  bool      // a write goes on
+	sent  cursor    // what package http has written
+	extra []byte    // frames that wait for the next place between its frames
+
+	mu      sync.Mutex
+	timer   *time.Timer // calls aged, and then ends the grace; nil if the connection may have any age
+	leaving *time.Timer // calls shutdown; nil until the client was told to leave
+	opened  bool        // the first request has come
+	writing bool        // package http writes, and the write has a deadline
+	telling bool        // tell writes likewise
+	hasty   bool        // a session has ended, and its client has farewell for each write
+	over    bool        // the connection was closed
+	pings   mux.PingLimit
+}
+
+// startAge starts the timer for the age of the connection.
+func (c *conn2) startAge() {
+	age := c.server.opts.Keepalive.MaxConnectionAge
+	if age <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timer = time.AfterFunc(durations.Age(age), c.aged)
+}
+
+// aged is called at the connection's largest age. The client leaves, and has the grace for that.
+func (c *conn2) aged() {
+	c.mu.Lock()
+	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace != 0 && !c.over {
+		c.timer = time.AfterFunc(grace, func() { _ = c.Conn.Close() })
+	}
+	c.mu.Unlock()
+	c.leave("max_age")
+}
+
+// leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
+const leaveTime = 5 * time.Second
+
+var leavePing = []byte("nearcall")
+
+// leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
+// GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has made
+// before have come, and package http tells it which was the last. why is for people.
+func (c *conn2) leave(why string) {
+	c.mu.Lock()
+	if c.leaving != nil || c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.leaving = time.AfterFunc(leaveTime, c.shutdown)
+	c.mu.Unlock()
+	c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
+}
+
+// shutdown makes package http send GOAWAY, and close the connection when no request is being
+// answered.
+func (c *conn2) shutdown() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // do not wait
+	_ = c.http.Shutdown(ctx)
+}
+
+// Read implements [net.Conn].
+func (c *conn2) Read(b []byte) (int, error) {
+	if len(c.ready) == 0 && c.left == 0 {
+		if err := c.nextFrame(); err != nil {
+			return 0, err
+		}
+	}
+	if len(c.ready) > 0 {
+		n := copy(b, c.ready)
+		c.ready = c.ready[n:]
+		return n, nil
+	}
+	n, err := c.in.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// nextFrame looks at the next frame of the client. The error is why there is no further one.
+func (c *conn2) nextFrame() error {
+	const most = 100 * settingSize // of SETTINGS that package http accepts
+	head, err := c.in.Peek(frameHead)
+	if err != nil {
+		return err
+	}
+	kind, isAck, n := head[3], head[4]&flagAck != 0, payloadSize(head)
+	first := !c.begun
+	c.begun, c.left = true, frameHead+n
+	switch {
+	case kind == frameHeaders:
+		c.last = max(c.last, streamOf(head))
+	case kind == frameSettings && !isAck && n <= most && n%settingSize == 0:
+		whole := make([]byte, c.left)
+		if _, err := io.ReadFull(c.in, whole); err != nil {
+			return err
+		}
+		c.ready, c.left = settingsFor(whole, first), 0
+	case kind == framePing && isAck && n == len(leavePing):
+		whole, err := c.in.Peek(c.left)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(whole[frameHead:], leavePing) && c.isLeaving() {
+			c.shutdown()
+		}
+	case kind == framePing && !isAck && c.pinged():
+		return c.endCalmly()
+	}
+	return nil
+}
+
+func (c *conn2) isLeaving() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaving != nil
+}
+
+// pinged records a PING of the client. It reports whether the client must leave, because it has sent
+// too many.
+func (c *conn2) pinged() bool {
+	idle := c.drain.idle()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, idle)
+	return yes
+}
+
+// endCalmly ends the connection of a client that sends too many PINGs, as gRPC's servers do. The
+// client has some time to read why.
+func (c *conn2) endCalmly() error {
+	logger.Infof("the server closes the connection of %v: too many pings", c.RemoteAddr())
+	c.tell(goAway(c.last, enhanceYourCalm, "too_many_pings"))
+	limit := time.AfterFunc(lingering, func() { _ = c.Conn.Close() })
+	defer limit.Stop()
+	_, _ = io.Copy(io.Discard, io.LimitReader(c.in, plenty))
+	return io.EOF
+}
+
+// Write implements [net.Conn].
+func (c *conn2) Write(b []byte) (n int, err error) {
+	c.out.L.Lock()
+	defer c.out.L.Unlock()
+	for c.busy {
+		c.out.Wait()
+	}
+	c.busy = true
+	defer c.releaseLocked()
+	if len(c.extra) > 0 {
+		if n, err = c.writeLocked(b[:c.sent.toNext(b)]); err == nil {
+			err = c.writeExtraLocked()
+		}
+	}
+	if err != nil || n == len(b) {
+		return n, err
+	}
+	more, err := c.writeLocked(b[n:])
+	return n + more, err
+}
+
+// writeLocked writes what package http writes. The connection is busy, and is not locked meanwhile.
+func (c *conn2) writeLocked(b []byte) (int, error) {
+	after := c.sent
+	speaks, leaves := after.move(b)
+	if speaks { // before the client can answer with a PING
+		c.mu.Lock()
+		c.pings.Spoke()
+		c.mu.Unlock()
+	}
+	c.out.L.Unlock()
+	n, err := c.Conn.Write(b)
+	c.out.L.Lock()
+	if n < len(b) {
+		after = c.sent
+		_, leaves = after.move(b[:n])
+	}
+	if c.sent = after; leaves {
+		c.drain.goesAway()
+	}
+	return n, err
+}
+
+// writeExtraLocked writes the extra frames, if what was written ends with a frame. The connection is
+// busy, and is not locked meanwhile.
+func (c *conn2) writeExtraLocked() (err error) {
+	for err == nil && len(c.extra) > 0 && c.sent.between() {
+		extra := c.extra
+		c.extra = nil
+		c.out.L.Unlock()
+		if _, err = c.Conn.Write(extra); err != nil {
+			_ = c.Conn.Close()
+		}
+		c.out.L.Lock()
+	}
+	return err
+}
+
+// releaseLocked ends a write. No frame stays behind that could be written.
+func (c *conn2) releaseLocked() {
+	_ = c.writeExtraLocked()
+	c.busy = false
+	c.out.Signal()
+}
+
+// tell writes frames of the connection between those of package http. If package http is writing, or
+// has not written a frame to its end, they are written later.
+func (c *conn2) tell(frames []byte) {
+	c.out.L.Lock()
+	defer c.out.L.Unlock()
+	c.extra = append(c.extra, frames...)
+	if c.busy || !c.sent.between() {
+		return
+	}
+	c.busy = true
+	c.setTelling(true)
+	c.releaseLocked()
+	c.setTelling(false)
+}
+
+func (c *conn2) setTelling(telling bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.telling = telling
+	_ = c.limitWriteLocked()
+}
+
+// RemoteAddr implements [net.Conn]. Package http needs an address.
+func (c *conn2) RemoteAddr() net.Addr {
+	if a := c.Conn.RemoteAddr(); a != nil {
+		return a
+	}
+	return remote("")
+}
+
+// SetReadDeadline implements [net.Conn]. Before the first request the deadline that the listener
+// has set stays, and after it there is none.
+func (c *conn2) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements [net.Conn]. Package http calls it before and after each write, with
+// the time at which the write fails if the client has taken nothing. It closes the connection then.
+func (c *conn2) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = !t.IsZero()
+	return c.limitWriteLocked()
+}
+
+// limitWriteLocked sets the deadline of the write that goes on, if there is one.
+func (c *conn2) limitWriteLocked() error {
+	switch {
+	case !c.opened:
+		return nil // keep the deadline that the listener has set
+	case !c.writing && !c.telling:
+		return c.Conn.SetWriteDeadline(time.Time{})
+	case c.hasty:
+		return c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	}
+	return c.Conn.SetWriteDeadline(time.Now().Add(stall))
+}
+
+// open removes the deadline that the listener has set, because a request has come.
+func (c *conn2) open() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.opened {
+		c.opened = true
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		_ = c.limitWriteLocked()
+	}
+}
+
+// hurry shortens the time that the client has for each write.
+func (c *conn2) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.hasty {
+		c.hasty = true
+		_ = c.limitWriteLocked()
+	}
+}
+
+// Close implements [net.Conn].
+func (c *conn2) Close() error {
+	c.mu.Lock()
+	over := c.over
+	c.over = true
+	for _, t := range []*time.Timer{c.timer, c.leaving} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	c.mu.Unlock()
+	if over {
+		return nil
+	}
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
+	err := c.Conn.Close()
+	c.drain.changed(http.StateClosed)
+	close(c.closed)
+	return err
+}
