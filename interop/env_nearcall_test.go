@@ -100,7 +100,7 @@ var httpDiffers = map[string]string{
 	"Stop meets calls in every state":                                  "calls that Stop cancels end with Unavailable, and without a status with grpc-go's ServeHTTP",
 	"the handler's calls after a cancellation":                         "what is sent after the end of a call is Unavailable",
 	"the handler's calls after the deadline":                           "what is sent after the end of a call is Unavailable",
-	"a tap handle": "grpc-go's ServeHTTP asks none",
+	"a tap handle":                                                     "grpc-go's ServeHTTP asks none",
 }
 
 // loopDiffers are the cases in which a handler on a loop calls with a client of grpc-go,

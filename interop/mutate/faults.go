@@ -455,7 +455,7 @@ var Faults = []Fault{
 	{
 		Name: "an end without a header does not end the call",
 		File: aClientHeader,
-		Old:  "s.finish(s.end.Status.Err())",
+		Old:  "s.finish(errorOf(s.end.Status))",
 		New:  "_ = s", Items: []int{40},
 	},
 	{
