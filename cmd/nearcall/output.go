@@ -40,12 +40,12 @@ func unescaped(w io.Writer) io.Writer {
 // clean returns text from a server in one line, for names and lines that a line break would forge.
 func clean(text string) string { return escape(text, "") }
 
-// unsafe are characters besides control characters that make a terminal show text in another order
+// reordering are characters besides control characters that make a terminal show text in another order
 // or line than it has.
-var unsafe = []*unicode.RangeTable{unicode.Bidi_Control, unicode.Zl, unicode.Zp}
+var reordering = []*unicode.RangeTable{unicode.Bidi_Control, unicode.Zl, unicode.Zp}
 
 // escape returns text with an escape for each control character that is not in keep, for each
-// unsafe character, and for each byte that is not UTF-8. Escapes of characters are those of JSON:
+// reordering character, and for each byte that is not UTF-8. Escapes of characters are those of JSON:
 // in JSON only strings have such characters, and their values stay the same.
 func escape(text, keep string) string {
 	var b strings.Builder
@@ -53,7 +53,7 @@ func escape(text, keep string) string {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(r)):
 			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case unicode.IsControl(r) && !strings.ContainsRune(keep, r), unicode.In(r, unsafe...):
+		case unicode.IsControl(r) && !strings.ContainsRune(keep, r), unicode.In(r, reordering...):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteRune(r)

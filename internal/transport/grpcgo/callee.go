@@ -101,6 +101,8 @@ func (st *callee) result() error {
 		return st.end.Status.Err()
 	case st.inner.Context().Err() != nil:
 		return status.FromContextError(st.inner.Context().Err()).Err()
+	case st.reason == context.DeadlineExceeded, st.reason == context.Canceled: // the other side's timer was first
+		return status.FromContextError(st.reason).Err()
 	}
 	if s, ok := status.FromError(st.reason); ok {
 		return s.Err()
