@@ -49,7 +49,7 @@ struct channel_options {
   std::string service_config = {};
   /// Run around every call, the first outermost. They must outlive the channel.
   std::vector<client_interceptor*> interceptors = {};
-  /// Services that the server may call over the connection. They must outlive the channel.
+  /// Services that the server may call over the connection. They must outlive the channel, whose end destroys handlers as a server's does.
   std::vector<service*> services = {};
 };
 

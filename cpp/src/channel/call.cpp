@@ -9,6 +9,7 @@
 
 #include "channel/service_config.hpp"
 #include "channel/extra.hpp"
+#include "driver/resume.hpp"
 #include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
@@ -29,7 +30,7 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 
 }  // namespace
 
-client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
+client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), loop_(on.loop()), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
   if (o.stop) {
     stopped_ = (*o.stop).stop_requested();
     stop_.emplace(*o.stop, on.loop(), *this);
@@ -129,10 +130,10 @@ void client_call::start(session& s, const wire::profiles& p, std::size_t max_rec
 }
 
 bool client_call::send(const message& m) {
-  if (over_) return true;
+  if (over_) return false;
   if (sent_all_) {
     fail({code::internal, "a message was written after the last one"});
-    return true;
+    return false;
   }
   if (!open()) {  // it waits for a connection
     keep(m);
@@ -148,6 +149,8 @@ bool client_call::send(const message& m) {
   }
   return session_->send(*this, m);
 }
+
+bool client_call::sends() const { return !over_ && (!open() || session_->sends(*this)); }
 
 void client_call::finish_sending() {
   if (over_ || sent_all_) return;
@@ -236,12 +239,13 @@ bool client_call::retries(const status& s, const metadata& trailer) {
   return true;
 }
 
-void client_call::wake(waiter& w) { (extra_ ? extra_->loop : on_.loop()).wake(w); }
+void client_call::wake(waiter& w) { loop_.wake(w); }
 
 // ---- interceptors
 
 void client_call::extra::starter::run() {
   extra& e = *c.extra_;
+  detail::run r(e.origin);
   e.chain.emplace(c.run_interceptors());
   e.chain->start();
 }
@@ -322,7 +326,7 @@ void stream_base::on_over(nearcall::status&& s, metadata&& trailer) {
 bool stream_base::read_ready(void* into) {
   ready_ = inbox_.take(*this, into);
   if (inbox_.wrong()) fail(*inbox_.wrong());
-  return ready_ || over_;
+  return ready_;
 }
 bool stream_base::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
 
@@ -372,7 +376,7 @@ void inbox::arrived(call& c, incoming& m) {
 
 bool inbox::take(call& c, void* into) {
   into_ = into;
-  got_ = false;
+  if (std::exchange(got_, false)) return true;  // it came for a coroutine that waits no longer
   if (!chunks_) return false;
   std::string_view rest = std::string_view(chunks_->list.front()).substr(chunks_->read);
   wire::reader r(rest);

@@ -36,6 +36,7 @@ channel_core::channel_core(driver& d, std::string_view t, channel_options o) : l
 
 channel_core::~channel_core() {
   close();
+  loop_.destroy_residents(services_.get());
   loop_.cancel(backoff_);
   loop_.cancel(hold_);
 }

@@ -33,12 +33,12 @@ class channel_core final : public session_owner {
   enum class state { idle, connecting, ready, failed, closed };
   struct backoff_timer final : timer {
     channel_core& c;
-    explicit backoff_timer(channel_core& c) : c(c) {}
+    explicit backoff_timer(channel_core& of) : c(of) {}
     void expired() override { c.backoff_over(); }
   };
   struct hold_timer final : timer {
     channel_core& c;
-    explicit hold_timer(channel_core& c) : c(c) {}
+    explicit hold_timer(channel_core& of) : c(of) {}
     void expired() override { c.start_waiting(); }
   };
 

@@ -107,6 +107,8 @@ class loop {
   bool turn(bool may_sleep);  // one round; false if there was nothing to do
   void settle();
   void run_until_stopped();
+  void begin_run() { runs_++; }
+  void end_run();
   void stop() noexcept;
   void post(std::function<void()> f);
   int descriptor();
@@ -161,6 +163,17 @@ class loop {
 
   void enter(resident& r);
   void leave(resident& r);
+  /// Destroys what belongs to an owner, but for what is on the stack.
+  void destroy_residents(const void* owner);
+
+  bool stop_requested() const { return stopped_.load(); }
+  /// Something goes on because of the stop, which is over when run() returns.
+  void take_stop() { stop_taken_ = true; }
+  /// Runs something when a stop is requested.
+  void on_stop(due& d) {
+    stops_.push(d);
+    touched();
+  }
 
   detail::spares& spares() { return spares_; }
   /// Memory for messages that are kept for another attempt.
@@ -175,7 +188,7 @@ class loop {
   struct waker;
   struct timer_handler final : io_handler {
     loop& l;
-    explicit timer_handler(loop& l) : l(l) {}
+    explicit timer_handler(loop& of) : l(of) {}
     void on_io(bool, bool) override;
   };
   bool step();
@@ -184,6 +197,8 @@ class loop {
   bool fall_asleep();
   void set_descriptor_timer();
   bool take_posted();
+  /// A stop was requested, and it is for somebody.
+  bool stop_due() const { return stopped_.load() && (until_stopped_ || !stops_.empty()); }
   /// There is something to do again: the descriptor becomes readable, for the loop that waits for it.
   void touched() {
     if (rests_) ring();
@@ -195,6 +210,9 @@ class loop {
   detail::poller poller_;
   timer_heap timers_;
   ready_list ready_;
+  ready_list stops_;           // what waits for a stop
+  bool until_stopped_ = false, stop_taken_ = false;
+  int runs_ = 0;               // of run() on the stack
   std::vector<loop_member*> dirty_, awake_;
   std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
   resident* residents_ = nullptr;

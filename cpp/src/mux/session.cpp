@@ -21,7 +21,7 @@ constexpr std::string_view drain_token = "draining", alive_token = "alive...";
 struct session::keeper {
   struct await final : timer {
     session& s;
-    explicit await(session& s) : s(s) {}
+    explicit await(session& of) : s(of) {}
     void expired() override {
       if (s.closed_) return;
       if (s.byes_ || s.over_) return s.close_transport();
@@ -34,7 +34,7 @@ struct session::keeper {
   } await;
   struct keepalive final : timer {
     session& s;
-    explicit keepalive(session& s) : s(s) {}
+    explicit keepalive(session& of) : s(of) {}
     void expired() override { s.keep_alive(); }
   } keepalive;
   bool heard = false, waits_for_pong = false;

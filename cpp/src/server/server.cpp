@@ -73,6 +73,7 @@ class home {
     draining_ = true;
     for (auto& c : connections_) c->session->drain();
   }
+  void destroy_handlers() { loop.destroy_residents(table.get()); }
   void stop() {
     draining_ = true;
     for (auto& c : std::exchange(connections_, {})) {
@@ -193,6 +194,8 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     for (auto& h : homes) n += h->count.load();
     return n;
   }
+  /// Somebody is connected, or a handler whose client has left has not returned.
+  bool busy() const { return connections() > 0 || table->running > 0; }
   void each_home(void (home::*f)()) {
     for (auto& h : homes) {
       if (&h->loop == &loop) ((*h).*f)();
@@ -222,6 +225,23 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   std::vector<std::unique_ptr<greeting>> greetings;
 };
 
+/// Keeps the core: the server may be destroyed meanwhile.
+task<void> stop_gracefully(std::shared_ptr<server_core> core, std::chrono::nanoseconds most) {
+  for (service* s : core->added) s->stopping();
+  core->stop_listening();
+  core->each_home(&home::drain);
+  auto begun = clock::now(), until = begun + most;
+  for (auto pause = std::chrono::microseconds(100); core->busy() && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
+    co_await core->loop.driver().sleep_for(pause);
+    if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
+  }
+  core->drop_greetings();
+  core->each_home(&home::stop);
+  // Handlers that were cancelled may return now. The last bytes leave before the caller goes on, as it may end the process.
+  co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
+  core->each_home(&home::destroy_handlers);
+}
+
 }  // namespace nearcall::detail
 
 namespace nearcall {
@@ -230,7 +250,10 @@ using namespace detail;
 
 server::server(driver& d, server_options o) : core_(std::make_shared<server_core>(d, std::move(o))) {}
 
-server::~server() { stop(); }
+server::~server() {
+  stop();
+  core_->each_home(&home::destroy_handlers);
+}
 
 detail::method_table& server::methods() { return *core_->table; }
 
@@ -268,21 +291,7 @@ int server::port() const {
 
 std::size_t server::connections() const { return core_->connections(); }
 
-task<void> server::graceful_stop(std::chrono::nanoseconds most) {
-  auto core = core_;
-  for (service* s : core->added) s->stopping();
-  core->stop_listening();
-  core->each_home(&home::drain);
-  auto begun = clock::now(), until = begun + most;
-  for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
-    co_await core->loop.driver().sleep_for(pause);
-    if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
-  }
-  core->drop_greetings();
-  core->each_home(&home::stop);
-  // The last bytes leave before the caller goes on, as it may end the process.
-  co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
-}
+task<void> server::graceful_stop(std::chrono::nanoseconds most) { return stop_gracefully(core_, most); }
 
 void server::stop() {
   core_->listeners.clear();

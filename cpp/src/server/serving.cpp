@@ -1,5 +1,6 @@
 #include "server/serving.hpp"
 
+#include "driver/resume.hpp"
 #include "mux/gzip.hpp"
 #include "mux/outcome.hpp"
 
@@ -55,6 +56,7 @@ call* serving::accept(wire::head_block& head, status& refusal) {
 void serving::begin(server_call& c) {
   if (limit_ == 0 || running_ < limit_) {
     running_++;
+    services_->running++;
     c.started_ = true;
     return loop_.push(c.starter_);
   }
@@ -72,8 +74,13 @@ void serving::unqueue(server_call& c) {
   (c.after_ ? c.after_->before_ : last_) = c.before_;
 }
 
-void serving::finished() {
+void serving::left() {
   running_--;
+  services_->running--;
+}
+
+void serving::finished() {
+  left();
   if (server_call* c = first_) {
     unqueue(*c);
     begin(*c);
@@ -104,6 +111,8 @@ void serving::start_waiting() {
 
 // ---- calls
 
+server_call::server_call() : origin_(run::new_origin()) {}
+
 void server_call::ready() {
   if (!started_ && !queued_) serving_->begin(*this);
 }
@@ -111,21 +120,25 @@ void server_call::ready() {
 void server_call::wake(waiter& w) { serving_->loop().wake(w); }
 
 void server_call::start() {
-  task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
-  task_.start();
+  {
+    detail::run r(origin_);
+    task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
+    task_.start();
+  }
   if (task_.done()) return handled(outcome(task_));
   serving_->loop().enter(*this);
   awaits_task_ = [](server_call& c) -> detached {  // the call lives until its handler has returned
-    co_await begun{&c.task_};
+    co_await c.task_.ended();
     c.awaits_task_ = nullptr;
     c.serving_->loop().leave(c);
     c.handled(outcome(c.task_));
   }(*this).coroutine;
 }
 
-/// The loop ends before the handler.
+/// The loop, the server or the channel ends before the handler.
 void server_call::destroy() {
   serving_->loop().leave(*this);
+  serving_->left();
   awaits_task_.destroy();
   task_ = status{};  // before the request and the reply, which the handler refers to
   delete this;
@@ -137,7 +150,11 @@ task<status> server_call::intercept(std::size_t i) {
   return handle();
 }
 
+const void* server_call::owner() const { return serving_->services_.get(); }
+bool server_call::runs() const { return run::has(origin_); }
+
 void server_call::handled(status s) {
+  if (stopper_.pending()) request_stop();  // others than the handler may have the token
   if (open()) {
     const metadata* header = std::exchange(header_sent_, true) ? nullptr : &header_;
     if (!s.ok() && header && header->empty()) header = nullptr;
@@ -166,8 +183,15 @@ void server_call::send_header_once() {
 
 void server_call::cancel() {
   if (std::exchange(cancelled_, true)) return;
-  if (stop_.stop_possible()) stop_.request_stop();
+  if (stop_.stop_possible()) serving_->loop().push(stopper_);
   on_cancelled();
+}
+
+/// A callback may destroy the server. It must not destroy the handler that the callback belongs to.
+void server_call::request_stop() {
+  stopper_.drop();
+  detail::run r(origin_);
+  stop_.request_stop();
 }
 
 void server_call::on_end(status&&, metadata&&, bool) {
@@ -212,15 +236,16 @@ void request_stream_call::on_cancelled() { wake(inbox_.waiter()); }
 bool request_stream_call::read_ready(void* into) {
   ready_ = !inbox_.wrong() && !cancelled() && inbox_.take(*this, into);
   if (!ready_ && inbox_.wrong()) fail(*inbox_.wrong());
-  return ready_ || half_closed_seen_ || cancelled() || inbox_.wrong();
+  return ready_;
 }
 bool request_stream_call::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
 
 bool reply_writer::write(const message& m) {
-  if (ended()) return true;
+  if (ended()) return false;
   call_.send_header_once();
-  return !call_.open() || call_.session_->send(call_, m);
+  return call_.open() && call_.session_->send(call_, m);
 }
+bool reply_writer::sends() const { return call_.session_->sends(call_); }
 bool reply_writer::ended() const { return !call_.open() || call_.cancelled(); }
 
 }  // namespace nearcall::detail
@@ -243,6 +268,7 @@ std::stop_token context::stop_token() {
     call_.stop_ = std::stop_source();
     if (call_.cancelled_) call_.stop_.request_stop();
   }
+  if (call_.stopper_.pending()) call_.request_stop();
   return call_.stop_.get_token();
 }
 
