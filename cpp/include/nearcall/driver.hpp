@@ -91,7 +91,7 @@ class driver {
   /// Calls f on the driver's thread, soon. Any thread may call it.
   void post(std::function<void()> f);
 
-  /// Awaitable: resumes after a time.
+  /// Awaitable: resumes after a time. More than 100 years is never.
   class sleeper;
   sleeper sleep_for(std::chrono::nanoseconds d);
 

@@ -509,10 +509,11 @@ struct server_options {
   /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
   /// shares none.
   std::uint64_t max_shared_memory = std::uint64_t(1) << 30;
-  /// The minimum time between a client's PINGs, with and without open calls. A client that sends them more often is disconnected.
+  /// The minimum time between a client's PINGs, with and without open calls; 0 for none. A client that sends them more often is disconnected.
   std::chrono::milliseconds min_ping = std::chrono::minutes(5);
-  /// After this time without anything from a client the server asks whether it is alive.
+  /// After this time without anything from a client the server asks whether it is alive; 0 for never, otherwise at least 1 s.
   std::chrono::nanoseconds keepalive = std::chrono::hours(2);
+  /// How long the answer may take; 0 for 20 s.
   std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
 };
 
@@ -540,7 +541,8 @@ class server {
   int port() const;
   std::size_t connections() const;
 
-  /// Takes no more connections and calls, and waits until those that there are have ended, or for `most`; then it ends them.
+  /// Takes no more connections and calls, and waits until those that there are have ended, or for `most`; then it ends them. The maximum of
+  /// any unit is no limit.
   task<void> graceful_stop(std::chrono::nanoseconds most);
   /// Ends connections and calls at once.
   void stop();

@@ -34,7 +34,8 @@ client_call::client_call(caller& on, std::string_view method, const call_options
     stopped_ = (*o.stop).stop_requested();
     stop_.emplace(*o.stop, on.loop(), *this);
   }
-  if (o.timeout.count() != 0 && o.timeout < longest) deadline_ = clock::now() + std::max<std::chrono::microseconds>(o.timeout, -longest);
+  if (o.timeout.count() != 0)
+    if (auto d = from_now(o.timeout); d != clock::time_point::max()) deadline_ = d;
   if (!o.parent) return;
   if (auto d = o.parent->deadline(); d && (!deadline_ || *d < *deadline_)) deadline_ = d;
 }
@@ -218,14 +219,8 @@ bool client_call::retries(const status& s, const metadata& trailer) {
   auto asked = pushback(trailer, forbidden);
   if (retryable || forbidden) e.config->failed();
   if (!retryable || forbidden || header_seen_ || message_seen_ || !keeps_ || e.retries + 1 >= e.policy->max_attempts || !e.config->may_retry()) return false;
-  std::chrono::nanoseconds wait;
-  if (asked) {
-    wait = *asked;
-    e.since_pushback = 0;
-  } else {
-    wait = e.policy->backoff(++e.since_pushback);
-  }
-  auto at = clock::now() + wait;
+  e.since_pushback = asked ? 0 : e.since_pushback + 1;
+  auto at = asked ? from_now(*asked) : from_now(e.policy->backoff(e.since_pushback));
   if (deadline_ && at >= *deadline_) return false;
   if (e.retries++ == 0) e.md = md_;
   md_ = e.md;

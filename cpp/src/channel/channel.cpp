@@ -45,8 +45,8 @@ void channel_core::prepare(client_call& c) {
   const method_config* m = config_ ? config_->find(c.method_) : nullptr;
   if (!m) return;
   if (m->timeout) {
-    auto d = clock::now() + *m->timeout;
-    if (!c.deadline_ || d < *c.deadline_) c.deadline_ = d;
+    auto d = from_now(*m->timeout);
+    if (d != clock::time_point::max() && (!c.deadline_ || d < *c.deadline_)) c.deadline_ = d;
   }
   if (m->wait_for_ready && *m->wait_for_ready) c.wait_for_ready_ = true;
   if (m->max_receive && (!c.max_receive_ || *m->max_receive < c.max_receive_)) c.max_receive_ = *m->max_receive;
@@ -83,7 +83,7 @@ void channel_core::connected(std::unique_ptr<transport> t, std::string error) {
   o.calls = 100;
   o.max_receive = options_.max_receive;
   if (options_.keepalive.count() > 0) o.keepalive = std::max<std::chrono::nanoseconds>(options_.keepalive, 10s);
-  o.keepalive_timeout = options_.keepalive_timeout;
+  if (options_.keepalive_timeout.count() > 0) o.keepalive_timeout = options_.keepalive_timeout;
   o.keepalive_without_calls = options_.keepalive_without_calls;
   state_ = state::ready;
   session_ = std::make_unique<session>(loop_, std::move(t), *this, o);

@@ -213,7 +213,7 @@ bool loop::spin() {
       return true;
     }
     auto now = clock::now();
-    if (until == clock::time_point{}) until = now + options_.spin;
+    if (until == clock::time_point{}) until = from_now(options_.spin);
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
     ::sched_yield();
     // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
@@ -320,7 +320,7 @@ void driver::settle() { loop_->settle(); }
 
 driver::sleeper::~sleeper() { loop_.cancel(*this); }
 void driver::sleeper::begin() {
-  loop_.set(*this, clock::now() + duration_);
+  loop_.set(*this, detail::from_now(duration_));
 }
 void driver::sleeper::expired() { loop_.wake(waiter_); }
 

@@ -16,6 +16,16 @@
 
 namespace nearcall::detail {
 
+/// The time d from now. A program's "never" is the maximum of any unit, so what is over a century away is the end of the clock.
+template <class Rep, class Period>
+clock::time_point from_now(std::chrono::duration<Rep, Period> d) {
+  constexpr auto century = std::chrono::hours(24 * 365 * 100);
+  auto hours = std::chrono::floor<std::chrono::hours>(d);  // no unit's maximum overflows as hours
+  if (hours >= century) return clock::time_point::max();
+  auto now = clock::now();
+  return hours <= -century ? now - century : now + std::chrono::duration_cast<clock::duration>(d);
+}
+
 /// A binary heap of timers that know their place in it.
 class timer_heap {
  public:

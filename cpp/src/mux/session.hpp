@@ -179,6 +179,7 @@ class session final : public discardable, loop_member, transport_events {
   void heard();
   void keep_alive();
   void set_keepalive();
+  clock::time_point ping_due() const;
 
   // receive.cpp: frames that arrive
   void parse();

@@ -47,8 +47,8 @@ class home {
     o.takes_calls = true;
     o.calls = options.max_calls;
     o.max_receive = options.max_receive;
-    o.keepalive = options.keepalive;
-    o.keepalive_timeout = options.keepalive_timeout;
+    if (options.keepalive.count() > 0) o.keepalive = std::max<std::chrono::nanoseconds>(options.keepalive, 1s);
+    if (options.keepalive_timeout.count() > 0) o.keepalive_timeout = options.keepalive_timeout;
     o.keepalive_without_calls = true;
     o.min_ping = o.min_idle_ping = options.min_ping;
     bool refused = only_memory && !t->looked_at();
@@ -273,7 +273,7 @@ task<void> server::graceful_stop(std::chrono::nanoseconds most) {
   for (service* s : core->added) s->stopping();
   core->stop_listening();
   core->each_home(&home::drain);
-  auto begun = clock::now(), until = begun + most;
+  auto begun = clock::now(), until = detail::from_now(most);
   for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
     co_await core->loop.driver().sleep_for(pause);
     if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
