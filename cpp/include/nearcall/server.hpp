@@ -56,6 +56,9 @@ class context {
   bool cancelled() const;
   /// Asked to stop when the call is cancelled.
   std::stop_token stop_token();
+  /// Awaitable: true after a time, or false as soon as the call is cancelled.
+  class sleeper;
+  sleeper sleep_for(std::chrono::nanoseconds d);
   peer_info peer() const;
   nearcall::driver& driver() const;
   /// Calls the client over the connection that the call came over. It is valid as long as the context.
@@ -65,6 +68,34 @@ class context {
   friend class detail::client_call;
   detail::server_call& call_;
 };
+
+class [[nodiscard]] context::sleeper final : detail::timer, detail::dependent {
+ public:
+  sleeper(detail::server_call& c, std::chrono::nanoseconds d) : call_(c), duration_(d) {}
+  ~sleeper();
+  struct awaiter {
+    sleeper* s;
+    detail::suspension suspended = {};
+    bool await_ready() const { return !s->begin(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->waiter_, h); }
+    bool await_resume() {
+      suspended.end();
+      return s->slept_;
+    }
+  };
+  awaiter operator co_await() { return {this}; }
+
+ private:
+  bool begin();
+  void expired() override;
+  void call_ended(const status&) override;
+  detail::server_call& call_;
+  std::chrono::nanoseconds duration_;
+  bool slept_ = false;
+  detail::waiter waiter_;
+};
+
+inline context::sleeper context::sleep_for(std::chrono::nanoseconds d) { return {call_, d}; }
 
 namespace detail {
 
@@ -76,10 +107,12 @@ class server_call : public call, resident {
   static void* operator new(std::size_t n) { return take_memory(n); }
   static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
   server_call() = default;
+  ~server_call() override;
   nearcall::context& context() { return context_; }
 
  protected:
   friend class nearcall::context;
+  friend class client_call;
   friend class serving;
 
   /// Runs the handler, from the loop.
@@ -112,9 +145,9 @@ class server_call : public call, resident {
   void start();
   task<status> intercept(std::size_t i);
   void on_header(metadata&&) final {}
-  void on_deadline() final { cancel(); }
+  bool on_deadline() final;
   void on_end(status&&, metadata&&, bool) final;
-  void cancel();
+  void cancel(const status& why);
   void handled(status s);
   void release();
   void destroy() final;
@@ -127,6 +160,7 @@ class server_call : public call, resident {
   metadata client_metadata_, header_, trailer_;
   std::optional<clock::time_point> deadline_;
   std::stop_source stop_{std::nostopstate};
+  dependent* dependents_ = nullptr;
   starter starter_{*this};
   server_call *before_ = nullptr, *after_ = nullptr;  // neighbours in the list of calls that wait to run their handlers
   bool queued_ = false, started_ = false, cancelled_ = false, header_sent_ = false;

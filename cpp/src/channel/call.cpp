@@ -31,13 +31,15 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 
 client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
   if (o.stop) {
-    stopped_ = (*o.stop).stop_requested();
+    if ((*o.stop).stop_requested()) stopped_ = "a stop was requested before the call was made";
     stop_.emplace(*o.stop, on.loop(), *this);
   }
   if (o.timeout.count() != 0)
     if (auto d = from_now(o.timeout); d != clock::time_point::max()) deadline_ = d;
   if (!o.parent) return;
   if (auto d = o.parent->deadline(); d && (!deadline_ || *d < *deadline_)) deadline_ = d;
+  if (!o.parent->cancelled()) depend_on(o.parent->call_.dependents_);
+  else if (!deadline_ || clock::now() < *deadline_) stopped_ = "the call that this one is made for has ended";
 }
 
 client_call::~client_call() {
@@ -57,7 +59,7 @@ void client_call::begin(const message* request) {
   sent_all_ = request;
   if (!gzip::is_identity(compressor_) && !gzip::known(compressor_))
     return end({code::internal, "grpc: Compressor is not installed for requested grpc-encoding \"" + compressor_ + "\""}, {});
-  if (stopped_) return end({code::cancelled, "a stop was requested before the call was made"}, {});
+  if (stopped_) return end({code::cancelled, stopped_}, {});
   on_.prepare(*this);
   if (extra_ && extra_->interceptors) {
     if (request) keep(*request);

@@ -380,9 +380,18 @@ void session::forget(call& c) {
 }
 
 void session::expire(call& c) {
-  if (!c.ours_) return c.on_deadline();
+  if (!c.ours_) return c.on_deadline() ? void() : cut_off(c);
   reset(c, RESET_DEADLINE);
   c.on_end({code::deadline_exceeded, "the deadline has passed"}, {}, false);
+}
+
+void session::cut_off(call& c) {
+  status late{code::deadline_exceeded, "the deadline has passed"};
+  // No END can stand between the pieces of a message.
+  if (sends(c) && c.outbox_->pieces_in_progress()) send_reset(c.number_, RESET_DEADLINE, {});
+  else end_with(c.number_, late);
+  forget(c);
+  c.on_end(std::move(late), {}, false);
 }
 
 void session::consumed(call& c, std::size_t n) {

@@ -118,6 +118,8 @@ class session final : public discardable, loop_member, transport_events {
   bool sends(const call& c) const { return c.outbox_ && !c.outbox_->items.empty(); }
   /// Ends a call without telling its user.
   void reset(call& c, wire::reset_code code, std::string_view text = {});
+  /// Ends a call of the other side at its deadline, without what waits to be sent.
+  void cut_off(call& c);
   /// The user has taken messages of n bytes.
   void consumed(call& c, std::size_t n);
 
