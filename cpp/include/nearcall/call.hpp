@@ -152,6 +152,7 @@ class call : protected timer {
   void expired() override;
 
   bool header_seen_ = false, message_seen_ = false;
+  bool established_ = true;  // in on_end: the connection that the call was on
   std::size_t largest_ = 0;  // message that is accepted
 
  private:

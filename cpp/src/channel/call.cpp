@@ -17,8 +17,7 @@ namespace nearcall::detail {
 namespace {
 
 constexpr std::size_t most_kept = 256 << 10;  // of a call's messages, for another attempt
-constexpr int most_attempts = 5;              // of a call that no handler has seen
-constexpr std::chrono::hours longest(24 * 365 * 100);  // of timeouts: no clock holds much more
+constexpr int most_attempts = 2;              // of a call that servers have not processed: gRPC makes such a call again once
 
 /// Takes the next message from bytes that keep() has appended.
 bool next_kept(wire::reader& r, std::string_view& m) {
@@ -172,9 +171,8 @@ void client_call::expired() {
 }
 
 void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
-  if (unprocessed && keeps_ && attempts_ < most_attempts) {
-    return make();
-  }
+  if (!std::exchange(established_, true)) attempts_--;  // a connection that could not be made is none
+  if (unprocessed && keeps_ && attempts_ < most_attempts) return make();
   if (extra_ && extra_->policy && retries(s, trailer)) return;
   end(std::move(s), std::move(trailer));
 }

@@ -287,6 +287,7 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
     return breaks("a frame came for a call that was never made");
   }
   call* c = calls_.find(number);
+  answered_ |= !theirs;
 
   // The frame is read to its end whatever becomes of the call.
   header_block header;

@@ -10,7 +10,6 @@ using namespace wire;
 
 namespace {
 
-constexpr auto hello_timeout = 20s;      // for the other side's line and HELLO
 constexpr auto drain_timeout = 5s;       // for the PONG after the DRAIN that announces
 constexpr auto farewell_timeout = 5s;    // for the other side to close after BYE
 constexpr std::string_view drain_token = "draining", alive_token = "alive...";
@@ -67,7 +66,7 @@ session::session(detail::loop& l, std::unique_ptr<transport> t, session_owner& o
   put_hello(out, h);
   end_frame(out, at);
   transport_->attach(loop_, *this);
-  loop_.set(keeper_->await, clock::now() + hello_timeout);
+  loop_.set(keeper_->await, clock::now() + o.hello_timeout);
   set_keepalive();
   touch();
   if (transport_->looked_at()) loop_.awake(*this);
@@ -386,6 +385,7 @@ void session::end_all(const std::string& why, bool unprocessed, nearcall::code f
   while (call* c = calls_.any()) {
     bool ours = c->ours_;
     bool again = unprocessed && !c->header_seen_ && !c->message_seen_;
+    c->established_ = hello_seen_ && !refused_;
     forget(*c);
     c->on_end({ours ? for_ours : code::cancelled, why_}, {}, ours && again);
   }

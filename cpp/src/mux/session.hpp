@@ -33,6 +33,7 @@ struct session_options {
   std::chrono::nanoseconds keepalive{0};  // between PINGs when nothing arrives; 0 for none
   std::chrono::nanoseconds keepalive_timeout = 20s;
   bool keepalive_without_calls = false;
+  std::chrono::nanoseconds hello_timeout = 20s;  // for the other side's line and HELLO
   std::chrono::milliseconds min_ping{0}, min_idle_ping{0};  // that the other side has to keep
 };
 
@@ -135,6 +136,8 @@ class session final : public discardable, loop_member, transport_events {
   static void abandon(std::unique_ptr<session> s);
   /// The other side said BYE right after its HELLO: it has seen no call.
   bool refused() const { return refused_; }
+  /// The other side has answered a call of this side.
+  bool answered() const { return answered_; }
   bool over() const { return over_; }
   bool closed() const { return closed_; }
   std::size_t open_calls() const { return calls_.size(); }
@@ -249,7 +252,7 @@ class session final : public discardable, loop_member, transport_events {
   const char* broken_ = nullptr;
   std::string why_;
   bool spoke_ = false;             // a frame of a call has left since the last PING
-  bool asked_ = false, line_seen_ = false, hello_seen_ = false, frame_seen_ = false;
+  bool asked_ = false, line_seen_ = false, hello_seen_ = false, frame_seen_ = false, answered_ = false;
   bool draining_ = false, drained_by_peer_ = false;    // by the other side: announced, and its last DRAIN
   bool announced_ = false, drained_ = false;           // by this side
   bool byes_ = false, over_ = false, closed_ = false, wants_writable_ = false, shut_ = false, refused_ = false;
