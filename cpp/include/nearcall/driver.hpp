@@ -62,6 +62,10 @@ struct driver_options {
   std::chrono::microseconds spin{50};
 };
 
+/// A child process, after fork, has copies of its parent's objects. It may destroy them or forget them, which its parent and the peers do not
+/// notice, and makes a driver of its own: to run a copy ends the child. Until the child calls exec or ends, the peers of a parent that dies
+/// do not see that its connections have ended.
+///
 /// The loop of one thread. Channels, servers, calls and coroutines belong to one driver and its thread: only post() and stop() may be
 /// called from other threads. Programs that want more processors use more drivers.
 class driver {

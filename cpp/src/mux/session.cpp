@@ -129,7 +129,7 @@ void session::write_out() {
 }
 
 void session::flush() {
-  if (closed_ || waits()) return;
+  if (closed_ || waits() || loop_.is_copy()) return;
   if (!over_ && !byes_) owner_->on_vacancy(*this);
   leave_if_idle();
   write_out();

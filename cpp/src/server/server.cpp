@@ -12,6 +12,7 @@
 #include "shm/budget.hpp"
 #include "sock/dial.hpp"
 #include "sock/socket.hpp"
+#include "sock/socket_file.hpp"
 
 namespace nearcall::detail {
 
@@ -117,25 +118,27 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   struct listener final : io_handler, timer {
     server_core& core;
     target at;
-    descriptor socket;
+    descriptor socket;  // before its file: the file goes first
+    socket_file file;
     nearcall::credentials credentials;
-    bool linked = at.local() && at.path[0] != '@';  // the socket has a file
-    listener(server_core& c, target t, descriptor s, nearcall::credentials cr) : core(c), at(std::move(t)), socket(std::move(s)), credentials(std::move(cr)) {
+    listener(server_core& c, target t, nearcall::credentials cr) : core(c), at(std::move(t)), credentials(std::move(cr)) {}
+    /// False, and why, if it cannot.
+    bool listen(std::string& error) {
+      socket = at.has_file() ? file.listen(at, error) : listen_on(at, error);
+      if (!socket) return false;
       core.loop.poller().add(socket.get(), this);
+      return true;
     }
     ~listener() {
+      if (core.loop.is_copy()) file.forget();
       core.loop.cancel(*this);
-      core.loop.poller().remove(socket.get(), this);
-      unlink();
-    }
-    void unlink() {
-      if (std::exchange(linked, false)) ::unlink(at.path.c_str());
+      if (socket) core.loop.poller().remove(socket.get(), this);
     }
     void on_io(bool, bool) override { (void)accept(16); }
     /// Accepts up to n connections; false if no more are there.
     bool accept(int n) {
       for (; n > 0; n--) {
-        descriptor s(::accept(socket.get(), nullptr, nullptr));
+        descriptor s = accept_on(socket.get());
         if (!s) {
           if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
           // The connection stays in the queue, and the socket readable: look again when others may have ended.
@@ -143,7 +146,6 @@ class server_core final : public std::enable_shared_from_this<server_core> {
           core.loop.set(*this, clock::now() + 100ms);
           return false;
         }
-        prepare_socket(s.get());
         core.greet(*this, std::move(s));
       }
       return true;
@@ -202,7 +204,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   /// No more clients can connect. Those that have are served: closing the socket would cut them off.
   void stop_listening() {
     for (auto& l : listeners) {
-      l->unlink();
+      l->file.remove();
       while (l->accept(16)) {
       }
     }
@@ -248,9 +250,9 @@ status server::listen(std::string_view text, nearcall::credentials c) {
   if (c && t.local()) return {code::invalid_argument, "TLS is for TCP: over a unix socket the system knows who the client is"};
   if (c && !c->error().empty()) return {code::invalid_argument, "TLS: " + c->error()};
   std::string error;
-  descriptor s = listen_on(t, error);
-  if (!s) return {code::unavailable, error};
-  core_->listeners.push_back(std::make_unique<server_core::listener>(*core_, std::move(t), std::move(s), std::move(c)));
+  auto l = std::make_unique<server_core::listener>(*core_, std::move(t), std::move(c));
+  if (!l->listen(error)) return {code::unavailable, error};
+  core_->listeners.push_back(std::move(l));
   return {};
 }
 
