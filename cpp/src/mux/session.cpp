@@ -286,11 +286,9 @@ void session::on_drain(std::uint64_t last) {
   draining_ = true;
   drained_by_peer_ = last < announces;
   if (drained_by_peer_) {
-    std::vector<call*> lost;
-    calls_.each([&](call& c) {
-      if (c.ours_ && c.number_ > last) lost.push_back(&c);
-    });
-    for (call* c : lost) {
+    for (std::uint64_t number : calls_.numbers()) {
+      call* c = number > last && is_ours(number) ? calls_.find(number) : nullptr;
+      if (!c) continue;
       bool unprocessed = !c->header_seen_ && !c->message_seen_;
       forget(*c);
       c->on_end({code::unavailable, "the server takes no more calls on this connection"}, {}, unprocessed);
@@ -327,11 +325,8 @@ void session::send_bye(bye_code code, std::string_view text) {
 void session::close(bye_code code, const std::string& why, nearcall::code for_ours) {
   if (over_) return;
   if (!calls_.empty()) {
-    std::vector<std::uint64_t> theirs;
-    calls_.each([&](call& c) {
-      if (!c.ours_) theirs.push_back(c.number_);
-    });
-    for (std::uint64_t n : theirs) send_reset(n, RESET_UNAVAILABLE, why);
+    for (std::uint64_t n : calls_.numbers())
+      if (!is_ours(n)) send_reset(n, RESET_UNAVAILABLE, why);
   }
   send_bye(code, why);
   end_all(why, false, for_ours);
@@ -382,7 +377,9 @@ void session::end_all(const std::string& why, bool unprocessed, nearcall::code f
   if (over_) return;
   over_ = true;
   if (why_.empty()) why_ = why;
-  while (call* c = calls_.any()) {
+  for (std::uint64_t number : calls_.numbers()) {
+    call* c = calls_.find(number);
+    if (!c) continue;  // the end of another one has ended it
     bool ours = c->ours_;
     bool again = unprocessed && !c->header_seen_ && !c->message_seen_;
     c->established_ = hello_seen_ && !refused_;

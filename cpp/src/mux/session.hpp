@@ -28,7 +28,7 @@ struct session_options {
   std::uint64_t stream_window = 256 << 10;
   std::uint64_t connection_window = 4 << 20;
   std::uint64_t calls = 0;            // that the other side may have open; 0 for no limit
-  std::uint64_t block = 1 << 20;
+  std::uint64_t block = 16 << 20;     // as in gRPC
   std::size_t max_receive = 4 << 20;  // of a message, for calls of the other side
   std::chrono::nanoseconds keepalive{0};  // between PINGs when nothing arrives; 0 for none
   std::chrono::nanoseconds keepalive_timeout = 20s;
