@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, Lifetimes, testing::Values("shm", "unix", "
 TEST(LifetimesOf, ATaskThatNobodyAwaitsAnyLonger) {
   driver d;
   auto work = [&]() -> task<int> {
-    co_await d.sleep_for(2ms);
+    for (int i = 0; i < 10; i++) co_await d.sleep_for(0s);
     co_return 5;
   };
   d.run([&]() -> task<> {
@@ -283,6 +283,40 @@ TEST(LifetimesOf, ASleepGoesOn) {
   EXPECT_TRUE(ends_within(d, 0, [&]() -> task<> { co_await sleep; })) << "its time was over";
   EXPECT_FALSE(ends_within(d, 0, [&]() -> task<> { co_await sleep; })) << "another one begins";
   sync_wait(d, sleep);
+}
+
+/// A handler's sleep does the same, until its call ends.
+TEST(LifetimesOf, ASleepOfAHandlerGoesOn) {
+  driver d;
+  server s(d);
+  bool waits = false, ended = false;
+  s.on<&Echo::Unary>([&](context& c, const Message& q) -> task<Message> {
+    auto begun = [](context::sleeper& sleep, bool& slept) -> task<> { slept = co_await sleep; };
+    bool slept = false;
+    auto sleep = c.sleep_for(1ms);
+    EXPECT_FALSE(ends_within(d, 0, [&] { return begun(sleep, slept); }));
+    co_await d.sleep_for(2ms);
+    EXPECT_TRUE(ends_within(d, 0, [&] { return begun(sleep, slept); })) << "its time was over";
+    EXPECT_TRUE(slept);
+    EXPECT_FALSE(ends_within(d, 0, [&] { return begun(sleep, slept); })) << "another one begins";
+    EXPECT_TRUE(co_await sleep);
+    auto never = c.sleep_for(std::chrono::nanoseconds::max()), other = c.sleep_for(1h);
+    for (int i = 0; i < 3; i++) EXPECT_EQ((co_await any(never, other, c.sleep_for(0s))).index(), 2u);
+    waits = true;
+    EXPECT_FALSE(co_await never);
+    EXPECT_FALSE(co_await other);
+    ended = true;
+    co_return q;
+  });
+  std::string target = "unix:@nearcall-lifetimes-" + std::to_string(::getpid());
+  ASSERT_TRUE(s.listen(target).ok());
+  channel ch(d, target);
+  auto call = Echo_stub(ch).Unary(message(""));
+  d.run([&]() -> task<> {
+    while (!waits) co_await d.sleep_for(50us);
+    call.cancel();
+    while (!ended) co_await d.sleep_for(50us);
+  }());
 }
 
 TEST(LifetimesOf, AFunctionOnAPool) {

@@ -59,7 +59,7 @@ struct call_options {
   std::size_t max_receive = 0;
   /// Compresses messages: `gzip`, if the library was built with zlib.
   std::string_view compressor = {};
-  /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier.
+  /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier, and is cancelled with it.
   const context* parent = nullptr;
   /// Where the only reply of a call lives, with all that belongs to it; by default in the result. It must outlive the result, and belongs to
   /// the driver's thread.
@@ -142,8 +142,8 @@ class call : protected timer {
   virtual void on_half_close() {}
   /// All that was queued has left.
   virtual void on_room() {}
-  /// The callee's deadline has passed. A caller's call ends.
-  virtual void on_deadline() {}
+  /// The callee's deadline has passed. False: no handler runs that would end the call.
+  virtual bool on_deadline() { return true; }
   /// Once, and last: the call is no longer open. `unprocessed`: no handler saw it. It may destroy the call.
   virtual void on_end(status&& s, metadata&& trailer, bool unprocessed) = 0;
 
@@ -152,6 +152,7 @@ class call : protected timer {
   void expired() override;
 
   bool header_seen_ = false, message_seen_ = false;
+  bool established_ = true;  // in on_end: the connection that the call was on
   std::size_t largest_ = 0;  // message that is accepted
 
  private:
@@ -209,8 +210,38 @@ class caller {
   virtual detail::loop& loop() = 0;
 };
 
+/// What a handler does that ends with its call: its own calls, and its sleeps. It is in a list of the handler's call.
+class dependent {
+ public:
+  dependent() = default;
+  dependent(const dependent&) = delete;
+  dependent& operator=(const dependent&) = delete;
+
+ protected:
+  ~dependent() { depart(); }
+  void depend_on(dependent*& first) {
+    next_ = first;
+    at_ = &first;
+    if (next_) next_->at_ = &next_;
+    first = this;
+  }
+  void depart() {
+    if (!at_) return;
+    *at_ = next_;
+    if (next_) next_->at_ = at_;
+    at_ = nullptr;
+  }
+
+ private:
+  friend class server_call;
+  /// The handler's call has ended, or its deadline has passed. No coroutine may be run.
+  virtual void call_ended(const status& why) = 0;
+  dependent* next_ = nullptr;
+  dependent** at_ = nullptr;  // the pointer to this
+};
+
 /// A call of the client's side, over as many connections as it takes.
-class client_call : public call {
+class client_call : public call, dependent {
  public:
   client_call(caller& on, std::string_view method, const call_options& o);
   ~client_call() override;
@@ -258,6 +289,7 @@ class client_call : public call {
     std::stop_callback<request> callback_;
   };
   void expired() override;
+  void call_ended(const status& why) final { fail(why); }
   void on_end(status&& s, metadata&& trailer, bool unprocessed) final;
   void end(status&& s, metadata&& trailer);
   void over(status&& s, metadata&& trailer);
@@ -295,7 +327,7 @@ class client_call : public call {
   bool sent_all_ = false;             // there will be no more
   client_call *before_ = nullptr, *after_ = nullptr;  // in the queue of calls that wait for a connection
   bool queued_ = false;
-  bool stopped_ = false;  // before the call was made
+  const char* stopped_ = nullptr;  // why the call is cancelled before it was made
   int attempts_ = 0;
   std::optional<stopper> stop_;
   std::unique_ptr<extra, extra_deleter> extra_;

@@ -66,6 +66,10 @@ struct driver_options {
   std::chrono::microseconds spin{50};
 };
 
+/// A child process, after fork, has copies of its parent's objects. It may destroy them or forget them, which its parent and the peers do not
+/// notice, and makes a driver of its own: to run a copy ends the child. Until the child calls exec or ends, the peers of a parent that dies
+/// do not see that its connections have ended.
+///
 /// The loop of one thread. Channels, servers, calls and coroutines belong to one driver and its thread: only post() and stop() may be
 /// called from other threads. Programs that want more processors use more drivers.
 class driver {
@@ -107,6 +111,8 @@ class driver {
   ///
   ///     auto limit = d.sleep_for(5s);                          // for all of it
   ///     while (co_await any(feed.read(), limit) …
+  ///
+  /// More than 100 years is never.
   class sleeper;
   sleeper sleep_for(std::chrono::nanoseconds d);
 

@@ -57,6 +57,10 @@ class context {
   bool cancelled() const;
   /// Asked to stop when the call is cancelled.
   std::stop_token stop_token();
+  /// Awaitable: true after a time, or false as soon as the call is cancelled. The time begins when it is first awaited, and goes on if
+  /// nobody waits any longer.
+  class sleeper;
+  sleeper sleep_for(std::chrono::nanoseconds d);
   peer_info peer() const;
   nearcall::driver& driver() const;
   /// Calls the client over the connection that the call came over. It is valid as long as the context.
@@ -66,6 +70,34 @@ class context {
   friend class detail::client_call;
   detail::server_call& call_;
 };
+
+class [[nodiscard]] context::sleeper final : detail::timer, detail::dependent {
+ public:
+  sleeper(detail::server_call& c, std::chrono::nanoseconds d) : call_(c), duration_(d) {}
+  ~sleeper();
+  struct awaiter {
+    sleeper* s;
+    detail::suspension suspended = {};
+    bool await_ready() const { return s->slept_ || !s->begin(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->waiter_, h); }
+    bool await_resume() {
+      suspended.end();
+      return std::exchange(s->slept_, false);
+    }
+  };
+  awaiter operator co_await() { return {this}; }
+
+ private:
+  bool begin();
+  void expired() override;
+  void call_ended(const status&) override;
+  detail::server_call& call_;
+  std::chrono::nanoseconds duration_;
+  bool slept_ = false;
+  detail::waiter waiter_;
+};
+
+inline context::sleeper context::sleep_for(std::chrono::nanoseconds d) { return {call_, d}; }
 
 namespace detail {
 
@@ -77,10 +109,12 @@ class server_call : public call, resident {
   static void* operator new(std::size_t n) { return take_memory(n); }
   static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
   server_call();
+  ~server_call() override;
   nearcall::context& context() { return context_; }
 
  protected:
   friend class nearcall::context;
+  friend class client_call;
   friend class serving;
 
   /// Runs the handler, from the loop.
@@ -127,9 +161,9 @@ class server_call : public call, resident {
   void request_stop();
   task<status> intercept(std::size_t i);
   void on_header(metadata&&) final {}
-  void on_deadline() final { cancel(); }
+  bool on_deadline() final;
   void on_end(status&&, metadata&&, bool) final;
-  void cancel();
+  void cancel(const status& why);
   void handled(status s);
   void release();
   void destroy() final;
@@ -145,6 +179,7 @@ class server_call : public call, resident {
   std::optional<clock::time_point> deadline_;
   std::stop_source stop_{std::nostopstate};
   stopper stopper_{*this};
+  dependent* dependents_ = nullptr;
   starter starter_{*this};
   const std::uint64_t origin_;  // of its coroutines
   server_call *before_ = nullptr, *after_ = nullptr;  // neighbours in the list of calls that wait to run their handlers
@@ -541,10 +576,11 @@ struct server_options {
   /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
   /// shares none.
   std::uint64_t max_shared_memory = std::uint64_t(1) << 30;
-  /// The minimum time between a client's PINGs, with and without open calls. A client that sends them more often is disconnected.
+  /// The minimum time between a client's PINGs, with and without open calls; 0 for none. A client that sends them more often is disconnected.
   std::chrono::milliseconds min_ping = std::chrono::minutes(5);
-  /// After this time without anything from a client the server asks whether it is alive.
+  /// After this time without anything from a client the server asks whether it is alive; 0 for never, otherwise at least 1 s.
   std::chrono::nanoseconds keepalive = std::chrono::hours(2);
+  /// How long the answer may take; 0 for 20 s.
   std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
 };
 
@@ -573,7 +609,8 @@ class server {
   std::size_t connections() const;
 
   /// Takes no more connections and calls, and waits until those that there are have ended and their handlers have returned, or for `most`.
-  /// Then it ends them: the handlers that are left are cancelled, and destroyed where they wait if they do not return at once.
+  /// The maximum of any unit is no limit. Then it ends them: the handlers that are left are cancelled, and destroyed where they wait if they
+  /// do not return at once.
   task<void> graceful_stop(std::chrono::nanoseconds most);
   /// Ends connections and calls at once. Their handlers are cancelled, and go on until they return or the server is destroyed.
   void stop();

@@ -1,6 +1,7 @@
 #include "driver/loop.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -29,19 +30,32 @@ void pause_processor() {
 #endif
 }
 
+std::atomic<unsigned> forks_so_far{0};
+
 }  // namespace
+
+unsigned forks() {
+  static int registered = ::pthread_atfork(nullptr, nullptr, [] { forks_so_far++; });
+  (void)registered;
+  return forks_so_far.load(std::memory_order_relaxed);
+}
 
 /// A pipe that ends a sleep.
 struct loop::waker final : io_handler {
   int ends[2] = {-1, -1};
   explicit waker(detail::poller& p) {
-    if (::pipe(ends)) {
-      std::perror("nearcall: a driver needs a pipe");
-      std::abort();
-    }
+#ifdef __linux__
+    bool made = ::pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0;
+#else
+    bool made = ::pipe(ends) == 0;
     for (int fd : ends) {
       ::fcntl(fd, F_SETFL, O_NONBLOCK);
       ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+#endif
+    if (!made) {
+      std::perror("nearcall: a driver needs a pipe");
+      std::abort();
     }
     p.add(ends[0], this);
   }
@@ -244,7 +258,7 @@ bool loop::spin() {
       return true;
     }
     auto now = clock::now();
-    if (until == clock::time_point{}) until = now + options_.spin;
+    if (until == clock::time_point{}) until = from_now(options_.spin);
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
     ::sched_yield();
     // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
@@ -281,11 +295,15 @@ bool loop::fall_asleep() {
 
 void loop::ring() {
   rests_ = false;
-  waker_->wake();
+  if (!is_copy()) waker_->wake();
 }
 
 bool loop::turn(bool may_sleep) {
   assert_here();
+  if (is_copy()) {
+    std::fprintf(stderr, "nearcall: a child process runs its copy of its parent's driver; it needs a driver of its own\n");
+    std::abort();
+  }
   rests_ = false;
   asleep_.store(false, std::memory_order_relaxed);
   if (step()) {
@@ -357,7 +375,7 @@ void driver::settle() { loop_->settle(); }
 driver::sleeper::~sleeper() { loop_.cancel(*this); }
 void driver::sleeper::begin() {
   if (armed()) return;
-  loop_.set(*this, clock::now() + duration_);
+  loop_.set(*this, detail::from_now(duration_));
 }
 void driver::sleeper::expired() {
   over_ = true;

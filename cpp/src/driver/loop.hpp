@@ -16,6 +16,19 @@
 
 namespace nearcall::detail {
 
+/// The time d from now. A program's "never" is the maximum of any unit, so what is over a century away is the end of the clock.
+template <class Rep, class Period>
+clock::time_point from_now(std::chrono::duration<Rep, Period> d) {
+  constexpr auto century = std::chrono::hours(24 * 365 * 100);
+  auto hours = std::chrono::floor<std::chrono::hours>(d);  // no unit's maximum overflows as hours
+  if (hours >= century) return clock::time_point::max();
+  auto now = clock::now();
+  return hours <= -century ? now - century : now + std::chrono::duration_cast<clock::duration>(d);
+}
+
+/// How often this process has become another one by fork: a copy of a loop is one of another number.
+unsigned forks();
+
 /// A binary heap of timers that know their place in it.
 class timer_heap {
  public:
@@ -58,6 +71,7 @@ class poller {
  private:
   bool dispatch(int n);
   int fd_;
+  unsigned forks_ = forks();  // a child has the parent's set, and leaves it alone
   struct batch;
   std::unique_ptr<batch> batch_;
 };
@@ -180,6 +194,9 @@ class loop {
   std::string take_buffer();
   void give_buffer(std::string&& b);
 
+  /// This process is a child, and the loop a copy of its parent's. It does nothing any more to what the two processes share: descriptors and
+  /// what is behind them, memory, files.
+  bool is_copy() const { return forks_ != forks(); }
   std::shared_ptr<loop_handle> handle() { return handle_; }
   nearcall::driver& driver() { return driver_; }
   void assert_here() const;
@@ -219,6 +236,7 @@ class loop {
   std::vector<std::string> buffers_;
   detail::spares spares_{*this};
   unsigned turns_ = 0;
+  unsigned forks_ = forks();
   bool rests_ = false;  // poll() has found nothing to do
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
   clock::duration pause_{0};          // from spinning, while others compute on this processor

@@ -155,7 +155,9 @@ bool server_call::runs() const { return run::has(origin_); }
 
 void server_call::handled(status s) {
   if (stopper_.pending()) request_stop();  // others than the handler may have the token
-  if (open()) {
+  if (open() && cancelled_ && session_->sends(*this)) {  // the deadline has passed, and the client takes nothing
+    session_->cut_off(*this);
+  } else if (open()) {
     const metadata* header = std::exchange(header_sent_, true) ? nullptr : &header_;
     if (!s.ok() && header && header->empty()) header = nullptr;
     session_->finish(*this, header, s.ok() ? reply() : nullptr, s, trailer_);
@@ -181,8 +183,18 @@ void server_call::send_header_once() {
   session_->send_header(*this, header_);
 }
 
-void server_call::cancel() {
+server_call::~server_call() {
+  while (dependents_) dependents_->depart();
+}
+
+/// Invariant: nothing that a handler awaits of its call lasts longer than the call. Its reads and writes are woken by on_cancelled; what it
+/// awaits elsewhere is in the list.
+void server_call::cancel(const status& why) {
   if (std::exchange(cancelled_, true)) return;
+  while (dependent* d = dependents_) {
+    d->depart();
+    d->call_ended(why);
+  }
   if (stop_.stop_possible()) serving_->loop().push(stopper_);
   on_cancelled();
 }
@@ -194,8 +206,14 @@ void server_call::request_stop() {
   stop_.request_stop();
 }
 
+bool server_call::on_deadline() {
+  cancel({code::deadline_exceeded, "the deadline has passed"});
+  bool returned = references_ == 1;  // and what it has left waits for credit
+  return started_ && !starter_.pending() && !returned;
+}
+
 void server_call::on_end(status&&, metadata&&, bool) {
-  cancel();
+  cancel({code::cancelled, "the call that this one was made for has ended"});
   if (!started_) {  // it never will
     serving_->unqueue(*this);
     release();
@@ -253,6 +271,26 @@ bool reply_writer::ended() const { return !call_.open() || call_.cancelled(); }
 namespace nearcall {
 
 task<status> server_interceptor::next_handler::operator()() const { return call_->intercept(index_); }
+
+context::sleeper::~sleeper() {
+  if (armed()) call_.serving_->loop().cancel(*this);
+}
+bool context::sleeper::begin() {
+  if (call_.cancelled_) return false;
+  if (armed()) return true;
+  depend_on(call_.dependents_);
+  call_.serving_->loop().set(*this, detail::from_now(duration_));
+  return true;
+}
+void context::sleeper::expired() {
+  depart();
+  slept_ = true;
+  call_.wake(waiter_);
+}
+void context::sleeper::call_ended(const status&) {
+  call_.serving_->loop().cancel(*this);
+  call_.wake(waiter_);
+}
 
 std::string_view context::method() const { return call_.method_; }
 const metadata& context::client_metadata() const { return call_.client_metadata_; }
