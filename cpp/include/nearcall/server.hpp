@@ -163,7 +163,7 @@ class server_call : public call, resident {
   void on_header(metadata&&) final {}
   bool on_deadline() final;
   void on_end(status&&, metadata&&, bool) final;
-  void cancel(const status& why);
+  void cancel(code c, const char* why);
   void handled(status s);
   void release();
   void destroy() final;

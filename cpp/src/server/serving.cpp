@@ -189,11 +189,11 @@ server_call::~server_call() {
 
 /// Invariant: nothing that a handler awaits of its call lasts longer than the call. Its reads and writes are woken by on_cancelled; what it
 /// awaits elsewhere is in the list.
-void server_call::cancel(const status& why) {
+void server_call::cancel(code c, const char* why) {
   if (std::exchange(cancelled_, true)) return;
   while (dependent* d = dependents_) {
     d->depart();
-    d->call_ended(why);
+    d->call_ended({c, why});
   }
   if (stop_.stop_possible()) serving_->loop().push(stopper_);
   on_cancelled();
@@ -207,13 +207,13 @@ void server_call::request_stop() {
 }
 
 bool server_call::on_deadline() {
-  cancel({code::deadline_exceeded, "the deadline has passed"});
+  cancel(code::deadline_exceeded, "the deadline has passed");
   bool returned = references_ == 1;  // and what it has left waits for credit
   return started_ && !starter_.pending() && !returned;
 }
 
 void server_call::on_end(status&&, metadata&&, bool) {
-  cancel({code::cancelled, "the call that this one was made for has ended"});
+  cancel(code::cancelled, "the call that this one was made for has ended");
   if (!started_) {  // it never will
     serving_->unqueue(*this);
     release();
