@@ -19,12 +19,12 @@ int main(int argc, char** argv) {
   std::signal(SIGTERM, [](int) { running->stop(); });
   std::signal(SIGPIPE, SIG_IGN);
   test::echo_service echo;
-  server s(d);
-  s.add(echo);
   test::interop_service interop;
-  s.add(interop);
   health h;
   h.set_status("nearcall.test.Echo", health::serving);
+  server s(d);
+  s.add(echo);
+  s.add(interop);
   s.add(h);
   for (int i = 1; i < argc; i++) {
     std::string target = argv[i];

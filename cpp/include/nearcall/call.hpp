@@ -59,7 +59,7 @@ struct call_options {
   std::size_t max_receive = 0;
   /// Compresses messages: `gzip`, if the library was built with zlib.
   std::string_view compressor = {};
-  /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier.
+  /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier, and is cancelled with it.
   const context* parent = nullptr;
   /// Where the only reply of a call lives, with all that belongs to it; by default in the result. It must outlive the result, and belongs to
   /// the driver's thread.
@@ -142,8 +142,8 @@ class call : protected timer {
   virtual void on_half_close() {}
   /// All that was queued has left.
   virtual void on_room() {}
-  /// The callee's deadline has passed. A caller's call ends.
-  virtual void on_deadline() {}
+  /// The callee's deadline has passed. False: no handler runs that would end the call.
+  virtual bool on_deadline() { return true; }
   /// Once, and last: the call is no longer open. `unprocessed`: no handler saw it. It may destroy the call.
   virtual void on_end(status&& s, metadata&& trailer, bool unprocessed) = 0;
 
@@ -152,6 +152,7 @@ class call : protected timer {
   void expired() override;
 
   bool header_seen_ = false, message_seen_ = false;
+  bool established_ = true;  // in on_end: the connection that the call was on
   std::size_t largest_ = 0;  // message that is accepted
 
  private:
@@ -209,8 +210,38 @@ class caller {
   virtual detail::loop& loop() = 0;
 };
 
+/// What a handler does that ends with its call: its own calls, and its sleeps. It is in a list of the handler's call.
+class dependent {
+ public:
+  dependent() = default;
+  dependent(const dependent&) = delete;
+  dependent& operator=(const dependent&) = delete;
+
+ protected:
+  ~dependent() { depart(); }
+  void depend_on(dependent*& first) {
+    next_ = first;
+    at_ = &first;
+    if (next_) next_->at_ = &next_;
+    first = this;
+  }
+  void depart() {
+    if (!at_) return;
+    *at_ = next_;
+    if (next_) next_->at_ = at_;
+    at_ = nullptr;
+  }
+
+ private:
+  friend class server_call;
+  /// The handler's call has ended, or its deadline has passed. No coroutine may be run.
+  virtual void call_ended(const status& why) = 0;
+  dependent* next_ = nullptr;
+  dependent** at_ = nullptr;  // the pointer to this
+};
+
 /// A call of the client's side, over as many connections as it takes.
-class client_call : public call {
+class client_call : public call, dependent {
  public:
   client_call(caller& on, std::string_view method, const call_options& o);
   ~client_call() override;
@@ -229,6 +260,14 @@ class client_call : public call {
   /// Ends the call from this side.
   void fail(status s);
   void wake(waiter& w);
+  /// Suspends a coroutine. What has ended resumes it from the loop: so a coroutine that makes calls until one succeeds, and each fails at
+  /// once, lets the loop connect.
+  void wait(suspension& s, waiter& w, std::coroutine_handle<> h, bool ready = false) {
+    s.begin(w, h);
+    if (ready || over_) wake(w);
+  }
+  /// Something of the call waits to be sent, or for a connection.
+  bool sends() const;
   virtual void on_over(status&& s, metadata&& trailer) = 0;
 
   bool over_ = false;
@@ -250,6 +289,7 @@ class client_call : public call {
     std::stop_callback<request> callback_;
   };
   void expired() override;
+  void call_ended(const status& why) final { fail(why); }
   void on_end(status&& s, metadata&& trailer, bool unprocessed) final;
   void end(status&& s, metadata&& trailer);
   void over(status&& s, metadata&& trailer);
@@ -274,6 +314,7 @@ class client_call : public call {
   bool keep(const message& m);
 
   caller& on_;
+  detail::loop& loop_;  // also when the caller is gone
   std::string_view method_;
   metadata md_;
   bool wait_for_ready_ = false;
@@ -286,7 +327,7 @@ class client_call : public call {
   bool sent_all_ = false;             // there will be no more
   client_call *before_ = nullptr, *after_ = nullptr;  // in the queue of calls that wait for a connection
   bool queued_ = false;
-  bool stopped_ = false;  // before the call was made
+  const char* stopped_ = nullptr;  // why the call is cancelled before it was made
   int attempts_ = 0;
   std::optional<stopper> stop_;
   std::unique_ptr<extra, extra_deleter> extra_;
@@ -355,14 +396,14 @@ class [[nodiscard]] unary_call final : detail::unary_base {
   struct awaiter {
     unary_call* c;
     detail::suspension suspended = {};
-    bool await_ready() const { return c->over_; }
-    void await_suspend(std::coroutine_handle<> h) { suspended.begin(c->waiter_, h); }
+    bool await_ready() const { return false; }
+    void await_suspend(std::coroutine_handle<> h) { c->wait(suspended, c->waiter_, h); }
     result<Reply> await_resume() {
       suspended.end();
       return c->take();
     }
   };
-  /// The result. It can be taken once.
+  /// The result. It can be taken once; a coroutine that is destroyed while it waits has not taken it.
   awaiter operator co_await() { return {this}; }
   using client_call::cancel;
 
@@ -380,32 +421,41 @@ class [[nodiscard]] unary_call final : detail::unary_base {
 
 namespace detail {
 
-/// The reading half of a stream.
+/// The reading half of a stream. Awaiters are made where the coroutine waits, and go with it, also if what is awaited has a name.
 template <class Stream, class Reply>
-struct read_awaiter {
+struct [[nodiscard]] reading {
   Stream* s;
-  suspension suspended = {};
-  bool await_ready() const { return s->read_ready(decodable(s->reply_)); }
-  void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->reads(), h); }
-  Reply* await_resume() {
-    suspended.end();
-    return s->read_done() ? &s->reply_ : nullptr;
-  }
-  void cancel() { s->cancel(); }
+  struct awaiter {
+    Stream* s;
+    suspension suspended = {};
+    bool await_ready() const { return s->read_ready(decodable(s->reply_)); }
+    void await_suspend(std::coroutine_handle<> h) { s->wait(suspended, s->reads(), h); }
+    Reply* await_resume() {
+      suspended.end();
+      return s->read_done() ? &s->reply_ : nullptr;
+    }
+  };
+  awaiter operator co_await() const { return {s}; }
+  void cancel() const { s->cancel(); }
 };
 /// The writing half.
 template <class Stream>
-struct write_awaiter {
+struct [[nodiscard]] writing {
   Stream* s;
   bool left;
-  suspension suspended = {};
-  bool await_ready() const { return left || s->over_; }
-  void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->writes(), h); }
-  bool await_resume() {
-    suspended.end();
-    return !s->over_;
-  }
-  void cancel() { s->cancel(); }
+  struct awaiter {
+    Stream* s;
+    bool left;
+    suspension suspended = {};
+    bool await_ready() const { return left; }
+    void await_suspend(std::coroutine_handle<> h) { s->wait(suspended, s->writes(), h, !s->sends()); }
+    bool await_resume() {
+      suspended.end();
+      return !s->over_;
+    }
+  };
+  awaiter operator co_await() const { return {s, left}; }
+  void cancel() const { s->cancel(); }
 };
 
 }  // namespace detail
@@ -419,8 +469,9 @@ class [[nodiscard]] server_stream final : detail::stream_base {
     detail::message m = detail::encodable(request);
     begin(&m);
   }
-  /// The next reply, or null at the end. The same message is used for the next.
-  detail::read_awaiter<server_stream, Reply> read() { return {this}; }
+  /// The next reply, or null at the end. The same message is used for the next. A reply that arrives when nobody waits any longer is the
+  /// next one.
+  detail::reading<server_stream, Reply> read() { return {this}; }
   /// How the call ended, once read() has returned null.
   using stream_base::cancel;
   using stream_base::header;
@@ -428,28 +479,29 @@ class [[nodiscard]] server_stream final : detail::stream_base {
   using stream_base::trailer;
 
  private:
-  friend struct detail::read_awaiter<server_stream, Reply>;
+  friend struct detail::reading<server_stream, Reply>;
   Reply reply_;
 };
 
-/// A call with streams in both directions. One coroutine may read and another one write.
+/// A call with streams in both directions. One coroutine may read and another one write, but no two read or write at a time.
 template <class Request, class Reply>
 class [[nodiscard]] bidi_stream final : detail::stream_base {
  public:
   bidi_stream(detail::caller& on, std::string_view method, const call_options& o) : stream_base(on, method, o) { begin(nullptr); }
-  /// Sends a message. False: the call has ended, and read() says how.
-  detail::write_awaiter<bidi_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
+  /// wait. False: the call has ended, and read() says how.
+  detail::writing<bidi_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
   /// No more messages will be written.
   void done() { finish_sending(); }
-  detail::read_awaiter<bidi_stream, Reply> read() { return {this}; }
+  detail::reading<bidi_stream, Reply> read() { return {this}; }
   using stream_base::cancel;
   using stream_base::header;
   using stream_base::status;
   using stream_base::trailer;
 
  private:
-  friend struct detail::read_awaiter<bidi_stream, Reply>;
-  friend struct detail::write_awaiter<bidi_stream>;
+  friend struct detail::reading<bidi_stream, Reply>;
+  friend struct detail::writing<bidi_stream>;
   Reply reply_;
 };
 
@@ -461,28 +513,33 @@ class [[nodiscard]] client_stream final : detail::unary_base {
       : client_stream(on, method, o, detail::make_in<Reply>(o.arena)) {
     begin(nullptr);
   }
-  /// Sends a message. False: the call has ended, and finish() says how.
-  detail::write_awaiter<client_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
-  struct awaiter {
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
+  /// wait. False: the call has ended, and finish() says how.
+  detail::writing<client_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
+  struct [[nodiscard]] finishing {
     client_stream* c;
-    detail::suspension suspended = {};
-    bool await_ready() const { return c->over_; }
-    void await_suspend(std::coroutine_handle<> h) { suspended.begin(c->waiter_, h); }
-    result<Reply> await_resume() {
-      suspended.end();
-      return c->take();
-    }
-    void cancel() { c->cancel(); }
+    struct awaiter {
+      client_stream* c;
+      detail::suspension suspended = {};
+      bool await_ready() const { return false; }
+      void await_suspend(std::coroutine_handle<> h) { c->wait(suspended, c->waiter_, h); }
+      result<Reply> await_resume() {
+        suspended.end();
+        return c->take();
+      }
+    };
+    awaiter operator co_await() const { return {c}; }
+    void cancel() const { c->cancel(); }
   };
-  /// Ends the stream of requests and waits for the reply.
-  awaiter finish() {
+  /// Ends the stream of requests and waits for the reply. It can be called again if nobody has got the reply.
+  finishing finish() {
     finish_sending();
     return {this};
   }
   using client_call::cancel;
 
  private:
-  friend struct detail::write_awaiter<client_stream>;
+  friend struct detail::writing<client_stream>;
   client_stream(detail::caller& on, std::string_view method, const call_options& o, Reply* in_arena)
       : unary_base(on, method, o, detail::decodable(in_arena ? *in_arena : result_.reply_)), result_(in_arena) {}
   detail::waiter& writes() { return writer_; }

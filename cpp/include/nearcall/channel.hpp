@@ -29,9 +29,9 @@ using credentials = std::shared_ptr<const detail::security>;
 /// What a client says about a channel.
 struct channel_options {
   /// After this time without anything from the server, while a call is open, the client asks whether it is alive; 0 for never. At least
-  /// 10 s, and as much as the server asks for.
+  /// 10 s. The first question of a connection is asked then; later ones are as far apart as the server's `min_ping` wants them.
   std::chrono::nanoseconds keepalive{0};
-  /// How long the answer may take.
+  /// How long the answer may take; 0 for 20 s.
   std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
   bool keepalive_without_calls = false;
   /// The largest reply that calls accept, in bytes.
@@ -49,7 +49,7 @@ struct channel_options {
   std::string service_config = {};
   /// Run around every call, the first outermost. They must outlive the channel.
   std::vector<client_interceptor*> interceptors = {};
-  /// Services that the server may call over the connection. They must outlive the channel.
+  /// Services that the server may call over the connection. They must outlive the channel, whose end destroys handlers as a server's does.
   std::vector<service*> services = {};
 };
 

@@ -50,6 +50,10 @@ class resident {
  private:
   friend class loop;
   virtual void destroy() = 0;
+  /// Whose it is: it does not outlive that.
+  virtual const void* owner() const = 0;
+  /// Something that it runs is on the stack.
+  virtual bool runs() const = 0;
   resident *previous_ = nullptr, *next_ = nullptr;
 };
 
@@ -62,6 +66,10 @@ struct driver_options {
   std::chrono::microseconds spin{50};
 };
 
+/// A child process, after fork, has copies of its parent's objects. It may destroy them or forget them, which its parent and the peers do not
+/// notice, and makes a driver of its own: to run a copy ends the child. Until the child calls exec or ends, the peers of a parent that dies
+/// do not see that its connections have ended.
+///
 /// The loop of one thread. Channels, servers, calls and coroutines belong to one driver and its thread: only post() and stop() may be
 /// called from other threads. Programs that want more processors use more drivers.
 class driver {
@@ -72,9 +80,12 @@ class driver {
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
 
-  /// Runs a task to its end and returns its value.
+  /// Runs a task to its end and returns its value. stop() does not end it: a task that is to end with Ctrl-C awaits stopped().
+  ///
+  ///     d.run([&]() -> task<> { co_await any(use(orders), d.stopped()); }());
   template <class T>
   T run(task<T> t) {
+    running r(*this);
     t.start();
     while (!t.done()) turn();
     settle();
@@ -82,8 +93,13 @@ class driver {
   }
   /// Runs until stop() is called.
   void run();
-  /// Ends run(). Any thread may call it, and a signal handler.
+  /// Ends run(), and resumes those that await stopped(). Any thread may call it, and a signal handler. A stop that nothing has noticed
+  /// ends the next run().
   void stop() noexcept;
+  /// Awaitable: resumes when stop() has been called. The driver counts as stopped until run() returns, with or without a task, so any
+  /// number of coroutines may await it, again and again.
+  class stop_request;
+  stop_request stopped();
   /// Does what can be done without waiting. Returns false if there was nothing to do: then fd() becomes readable when there is.
   bool poll();
   /// A descriptor for other loops: readable when poll() has something to do, also if it was begun outside of poll(), as a call may be.
@@ -91,13 +107,25 @@ class driver {
   /// Calls f on the driver's thread, soon. Any thread may call it.
   void post(std::function<void()> f);
 
-  /// Awaitable: resumes after a time.
+  /// Awaitable: resumes after a time. The time begins when it is first awaited, and goes on if nobody waits any longer:
+  ///
+  ///     auto limit = d.sleep_for(5s);                          // for all of it
+  ///     while (co_await any(feed.read(), limit) …
+  ///
+  /// More than 100 years is never.
   class sleeper;
   sleeper sleep_for(std::chrono::nanoseconds d);
 
   detail::loop& internal() { return *loop_; }
 
  private:
+  struct running {
+    driver& d;
+    explicit running(driver& of) : d(of) { d.begin_run(); }
+    ~running() { d.end_run(); }
+  };
+  void begin_run();
+  void end_run();
   void turn();
   void settle();
   std::unique_ptr<detail::loop> loop_;
@@ -110,12 +138,15 @@ class [[nodiscard]] driver::sleeper final : detail::timer {
   struct awaiter {
     sleeper* s;
     detail::suspension suspended = {};
-    bool await_ready() const { return false; }
+    bool await_ready() const { return s->over_; }
     void await_suspend(std::coroutine_handle<> h) {
       suspended.begin(s->waiter_, h);
       s->begin();
     }
-    void await_resume() { suspended.end(); }
+    void await_resume() {
+      suspended.end();
+      s->over_ = false;
+    }
   };
   awaiter operator co_await() { return {this}; }
 
@@ -124,10 +155,40 @@ class [[nodiscard]] driver::sleeper final : detail::timer {
   void expired() override;
   detail::loop& loop_;
   std::chrono::nanoseconds duration_;
+  bool over_ = false;
   detail::waiter waiter_;
 };
 
 inline driver::sleeper driver::sleep_for(std::chrono::nanoseconds d) { return {*loop_, d}; }
+
+class [[nodiscard]] driver::stop_request final : detail::due {
+ public:
+  explicit stop_request(detail::loop& l) : loop_(l) {}
+  struct awaiter {
+    stop_request* s;
+    detail::suspension suspended = {};
+    bool await_ready() const { return s->requested(); }
+    void await_suspend(std::coroutine_handle<> h) {
+      suspended.begin(s->waiter_, h);
+      s->begin();
+    }
+    void await_resume() {
+      suspended.end();
+      s->take();
+    }
+  };
+  awaiter operator co_await() { return {this}; }
+
+ private:
+  bool requested() const;
+  void begin();
+  void take();
+  void run() override;
+  detail::loop& loop_;
+  detail::waiter waiter_;
+};
+
+inline driver::stop_request driver::stopped() { return stop_request(*loop_); }
 
 /// Runs a driver until something that can be awaited is done, and returns its value.
 template <class A>

@@ -7,6 +7,7 @@
 #include <nearcall/health.hpp>
 #include <nearcall/metadata.hpp>
 #include <nearcall/pool.hpp>
+#include <nearcall/scope.hpp>
 #include <nearcall/server.hpp>
 #include <nearcall/status.hpp>
 #include <nearcall/task.hpp>

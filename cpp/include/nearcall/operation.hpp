@@ -14,9 +14,6 @@
 
 namespace nearcall::detail {
 
-template <class A>
-concept awaitable = requires(A& a) { awaiter_of(a).await_ready(); };
-
 /// A call, or a read or write of a stream. It does not throw, and cancel() brings about its end.
 template <class A>
 concept of_a_call = awaitable<A> && requires(A& a) { a.cancel(); };
@@ -75,7 +72,7 @@ class operation {
   operation(const operation&) = delete;
   virtual ~operation() { coroutine_.destroy(); }
 
-  void begin() { coroutine_.resume(); }
+  void begin() { resume(coroutine_); }
   /// Cancels a call, which ends soon. What is no call ends at once, with code::cancelled.
   void cancel() {
     if constexpr (of_a_call<awaitable_type>) {

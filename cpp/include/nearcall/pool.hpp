@@ -53,6 +53,7 @@ class pool_job {
   /// Throws if the pool has dropped the job.
   void check() const;
   waiter waiter_;
+  bool over_ = false;  // run() has returned, or will not be called
 
  private:
   struct shared;
@@ -78,10 +79,10 @@ class [[nodiscard]] on_pool final : pool_job {
   struct awaiter {
     on_pool* p;
     suspension suspended = {};
-    bool await_ready() const { return false; }
+    bool await_ready() const { return p->over_; }
     void await_suspend(std::coroutine_handle<> h) {
       suspended.begin(p->waiter_, h);
-      post_to(p->pool_, p->job());
+      if (!std::exchange(p->posted_, true)) post_to(p->pool_, p->job());
     }
     value await_resume() {
       suspended.end();
@@ -96,6 +97,7 @@ class [[nodiscard]] on_pool final : pool_job {
   void run() override { task_.start(); }
   Pool& pool_;
   F f_;
+  bool posted_ = false;
   task<value> task_ = call(f_);  // keeps the value or the exception
 };
 
@@ -106,7 +108,8 @@ class [[nodiscard]] on_pool final : pool_job {
 ///     auto image = co_await nearcall::on(pool, c.driver(), [&] { return render(q); });
 ///
 /// A pool is a thread_pool, another driver, one of asio's (`asio::thread_pool`, an executor), or anything that can be called with a
-/// std::function<void()>. If it drops f, the coroutine goes on with an error, code::cancelled.
+/// std::function<void()>. If it drops f, the coroutine goes on with an error, code::cancelled. f is posted once, when it is first awaited;
+/// what has a name can be awaited again after any().
 ///
 /// f has to capture by reference, or to have a name: g++ destroys captures by value twice of a function that is written in an expression
 /// with co_await. What f refers to stays valid until it returns: a coroutine that is destroyed meanwhile, with its driver or as a branch of any(), waits

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -56,6 +57,10 @@ class context {
   bool cancelled() const;
   /// Asked to stop when the call is cancelled.
   std::stop_token stop_token();
+  /// Awaitable: true after a time, or false as soon as the call is cancelled. The time begins when it is first awaited, and goes on if
+  /// nobody waits any longer.
+  class sleeper;
+  sleeper sleep_for(std::chrono::nanoseconds d);
   peer_info peer() const;
   nearcall::driver& driver() const;
   /// Calls the client over the connection that the call came over. It is valid as long as the context.
@@ -66,6 +71,34 @@ class context {
   detail::server_call& call_;
 };
 
+class [[nodiscard]] context::sleeper final : detail::timer, detail::dependent {
+ public:
+  sleeper(detail::server_call& c, std::chrono::nanoseconds d) : call_(c), duration_(d) {}
+  ~sleeper();
+  struct awaiter {
+    sleeper* s;
+    detail::suspension suspended = {};
+    bool await_ready() const { return s->slept_ || !s->begin(); }
+    void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->waiter_, h); }
+    bool await_resume() {
+      suspended.end();
+      return std::exchange(s->slept_, false);
+    }
+  };
+  awaiter operator co_await() { return {this}; }
+
+ private:
+  bool begin();
+  void expired() override;
+  void call_ended(const status&) override;
+  detail::server_call& call_;
+  std::chrono::nanoseconds duration_;
+  bool slept_ = false;
+  detail::waiter waiter_;
+};
+
+inline context::sleeper context::sleep_for(std::chrono::nanoseconds d) { return {call_, d}; }
+
 namespace detail {
 
 class serving;
@@ -75,11 +108,13 @@ class server_call : public call, resident {
  public:
   static void* operator new(std::size_t n) { return take_memory(n); }
   static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
-  server_call() = default;
+  server_call();
+  ~server_call() override;
   nearcall::context& context() { return context_; }
 
  protected:
   friend class nearcall::context;
+  friend class client_call;
   friend class serving;
 
   /// Runs the handler, from the loop.
@@ -90,6 +125,11 @@ class server_call : public call, resident {
   virtual const message* reply() { return nullptr; }
   virtual void on_cancelled() {}
   void wake(waiter& w);
+  /// Suspends a coroutine. What has ended resumes it from the loop: so a handler that goes on and on does not keep the loop.
+  void wait(suspension& s, waiter& w, std::coroutine_handle<> h, bool ended) {
+    s.begin(w, h);
+    if (ended) wake(w);
+  }
   /// The header goes first, once.
   void send_header_once();
   bool cancelled() const { return cancelled_; }
@@ -104,20 +144,31 @@ class server_call : public call, resident {
  private:
   struct starter final : due {
     server_call& c;
-    explicit starter(server_call& c) : c(c) {}
+    explicit starter(server_call& of) : c(of) {}
     void run() override { c.start(); }
     bool pending() const { return listed(); }
     void drop() { unlink(); }
   };
+  /// Asks the stop source to stop. It runs the callbacks of the handler, which may do what they like, so the loop does it.
+  struct stopper final : due {
+    server_call& c;
+    explicit stopper(server_call& of) : c(of) {}
+    void run() override { c.request_stop(); }
+    bool pending() const { return listed(); }
+    void drop() { unlink(); }
+  };
   void start();
+  void request_stop();
   task<status> intercept(std::size_t i);
   void on_header(metadata&&) final {}
-  void on_deadline() final { cancel(); }
+  bool on_deadline() final;
   void on_end(status&&, metadata&&, bool) final;
-  void cancel();
+  void cancel(code c, const char* why);
   void handled(status s);
   void release();
   void destroy() final;
+  const void* owner() const final;
+  bool runs() const final;
   void* take_spare(const void* type);
   void keep_spare(const void* type, void* object, void (*destroy)(void*), std::size_t bytes);
 
@@ -127,7 +178,10 @@ class server_call : public call, resident {
   metadata client_metadata_, header_, trailer_;
   std::optional<clock::time_point> deadline_;
   std::stop_source stop_{std::nostopstate};
+  stopper stopper_{*this};
+  dependent* dependents_ = nullptr;
   starter starter_{*this};
+  const std::uint64_t origin_;  // of its coroutines
   server_call *before_ = nullptr, *after_ = nullptr;  // neighbours in the list of calls that wait to run their handlers
   bool queued_ = false, started_ = false, cancelled_ = false, header_sent_ = false;
   task<status> task_{status{}};
@@ -183,7 +237,7 @@ class request_stream_call : public server_call {
   void on_cancelled() override;
   bool read_ready(void* into);
   bool read_done();
-  waiter& reads() { return inbox_.waiter(); }
+  void wait_to_read(suspension& s, std::coroutine_handle<> h) { wait(s, inbox_.waiter(), h, half_closed_seen_ || cancelled() || inbox_.wrong()); }
 
  private:
   inbox inbox_;
@@ -194,11 +248,13 @@ class request_stream_call : public server_call {
 class reply_writer {
  public:
   explicit reply_writer(server_call& c) : call_(c) {}
-  bool write(const message& m);  // true if all has left, or never will
+  bool write(const message& m);  // true if all has left
   bool ended() const;
+  void wait(suspension& s, std::coroutine_handle<> h) { call_.wait(s, waiter_, h, ended() || !sends()); }
   detail::waiter& waiter() { return waiter_; }
 
  private:
+  bool sends() const;
   server_call& call_;
   detail::waiter waiter_;
 };
@@ -211,19 +267,25 @@ class writer {
  public:
   explicit writer(detail::reply_writer& w) : writer_(w) {}
   writer(const writer&) = delete;
-  struct awaiter {
+  struct [[nodiscard]] writing {
     detail::reply_writer* w;
     bool left;
-    detail::suspension suspended = {};
-    bool await_ready() const { return left; }
-    void await_suspend(std::coroutine_handle<> h) { suspended.begin(w->waiter(), h); }
-    bool await_resume() {
-      suspended.end();
-      return !w->ended();
-    }
+    struct awaiter {
+      detail::reply_writer* w;
+      bool left;
+      detail::suspension suspended = {};
+      bool await_ready() const { return left; }
+      void await_suspend(std::coroutine_handle<> h) { w->wait(suspended, h); }
+      bool await_resume() {
+        suspended.end();
+        return !w->ended();
+      }
+    };
+    awaiter operator co_await() const { return {w, left}; }
   };
-  /// Sends a message. False: the call has ended, and the handler should return.
-  awaiter write(const Reply& m) { return {&writer_, writer_.write(detail::encodable(m))}; }
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
+  /// wait. False: the call has ended, and the handler should return.
+  writing write(const Reply& m) { return {&writer_, writer_.write(detail::encodable(m))}; }
 
  private:
   detail::reply_writer& writer_;
@@ -284,17 +346,21 @@ template <class Request>
 class typed_request_stream : public request_stream_call {
  public:
   explicit typed_request_stream(bool arena) : arena_(arena) {}
-  struct awaiter {
+  struct [[nodiscard]] reading {
     typed_request_stream* s;
-    suspension suspended = {};
-    bool await_ready() const { return s->read_ready(decodable(*s->request_)); }
-    void await_suspend(std::coroutine_handle<> h) { suspended.begin(s->reads(), h); }
-    Request* await_resume() {
-      suspended.end();
-      return s->read_done() ? &*s->request_ : nullptr;
-    }
+    struct awaiter {
+      typed_request_stream* s;
+      suspension suspended = {};
+      bool await_ready() const { return s->read_ready(decodable(*s->request_)); }
+      void await_suspend(std::coroutine_handle<> h) { s->wait_to_read(suspended, h); }
+      Request* await_resume() {
+        suspended.end();
+        return s->read_done() ? &*s->request_ : nullptr;
+      }
+    };
+    awaiter operator co_await() const { return {s}; }
   };
-  awaiter next() { return {this}; }
+  reading next() { return {this}; }
 
  protected:
   const call_arena arena_;
@@ -310,7 +376,8 @@ class reader {
  public:
   explicit reader(detail::typed_request_stream<Request>& s) : stream_(s) {}
   reader(const reader&) = delete;
-  /// The next request, or null at the end. The same message is used for the next.
+  /// The next request, or null at the end. The same message is used for the next. A request that arrives when nobody waits any longer is
+  /// the next one.
   auto read() { return stream_.next(); }
 
  private:
@@ -509,10 +576,11 @@ struct server_options {
   /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
   /// shares none.
   std::uint64_t max_shared_memory = std::uint64_t(1) << 30;
-  /// The minimum time between a client's PINGs, with and without open calls. A client that sends them more often is disconnected.
+  /// The minimum time between a client's PINGs, with and without open calls; 0 for none. A client that sends them more often is disconnected.
   std::chrono::milliseconds min_ping = std::chrono::minutes(5);
-  /// After this time without anything from a client the server asks whether it is alive.
+  /// After this time without anything from a client the server asks whether it is alive; 0 for never, otherwise at least 1 s.
   std::chrono::nanoseconds keepalive = std::chrono::hours(2);
+  /// How long the answer may take; 0 for 20 s.
   std::chrono::nanoseconds keepalive_timeout = std::chrono::seconds(20);
 };
 
@@ -520,12 +588,12 @@ struct server_options {
 class server {
  public:
   explicit server(driver& d, server_options options = {});
-  /// Stops at once.
+  /// Stops at once, and destroys the handlers that have not returned, where they wait. A handler that destroys its server goes on.
   ~server();
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
-  /// Serves a service from now on. It must outlive the server.
+  /// Serves a service from now on. It must outlive the server: declare it first. With server_options::drivers it must outlive these drivers.
   void add(service& s);
   /// Serves one method, `s.on<&shop::Orders::Place>(f)`, in place of what served it before. f has the parameters of the service's
   /// function. Without the last one it is a coroutine that returns the reply, task<Reply>, or yields the replies, generator<Reply>, and
@@ -540,9 +608,11 @@ class server {
   int port() const;
   std::size_t connections() const;
 
-  /// Takes no more connections and calls, and waits until those that there are have ended, or for `most`; then it ends them.
+  /// Takes no more connections and calls, and waits until those that there are have ended and their handlers have returned, or for `most`.
+  /// The maximum of any unit is no limit. Then it ends them: the handlers that are left are cancelled, and destroyed where they wait if they
+  /// do not return at once.
   task<void> graceful_stop(std::chrono::nanoseconds most);
-  /// Ends connections and calls at once.
+  /// Ends connections and calls at once. Their handlers are cancelled, and go on until they return or the server is destroyed.
   void stop();
 
  private:

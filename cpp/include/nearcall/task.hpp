@@ -2,11 +2,14 @@
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <coroutine>
 #include <exception>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <ranges>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -19,6 +22,16 @@ template <class T = void>
 class task;
 
 namespace detail {
+
+/// Resumes a coroutine, and then those that transfer() names, one after the other on the same stack: how deep it gets does not depend on
+/// what the compiler makes of calls at the end of functions.
+void resume(std::coroutine_handle<> h);
+/// The same for a coroutine that runs for the handler `origin`; see current_origin.
+void resume(std::coroutine_handle<> h, std::uint64_t origin);
+/// To be called at the end of an await_suspend of `from`: `to` goes on when `from` has suspended. Afterwards the awaiter may be gone.
+void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to);
+/// The handler that the running coroutine runs for, 0 for none. Who destroys handlers must not destroy it.
+std::uint64_t current_origin();
 
 /// Something that a driver runs when nothing else of the library is on the stack. It has a place in the driver's list; destroying it
 /// takes it out.
@@ -85,10 +98,14 @@ class waiter final : public due {
   waiter() = default;
   ~waiter();
   void wait(std::coroutine_handle<> h, suspension* by) {
+    assert(!coroutine_ && "two coroutines wait for the same thing: one may read, one may write, one may await a call or a task");
     coroutine_ = h;
     by_ = by;
+    origin_ = current_origin();
   }
   bool waiting() const { return bool(coroutine_); }
+  /// The coroutine waits no longer: the caller resumes it. Null if none waits.
+  std::coroutine_handle<> take();
   /// The coroutine is destroyed: it is not resumed.
   void abandon(std::coroutine_handle<> h) {
     if (coroutine_ != h) return;
@@ -98,12 +115,10 @@ class waiter final : public due {
   }
 
  private:
-  void run() override {
-    by_ = nullptr;
-    std::exchange(coroutine_, nullptr).resume();
-  }
+  void run() override { resume(take(), origin_); }
   std::coroutine_handle<> coroutine_;
   suspension* by_ = nullptr;
+  std::uint64_t origin_ = 0;
 };
 
 /// What an awaiter holds while its coroutine waits. The awaiter is in the coroutine's frame, so a coroutine that is destroyed while it
@@ -132,8 +147,14 @@ class suspension {
 inline waiter::~waiter() {
   if (by_) by_->end();
 }
+inline std::coroutine_handle<> waiter::take() {
+  unlink();
+  if (by_) by_->end();
+  by_ = nullptr;
+  return std::exchange(coroutine_, nullptr);
+}
 
-#if defined(__cpp_exceptions)
+/// What a coroutine has thrown. It is the same with and without exceptions: a program without them uses a library that has them.
 class caught {
  public:
   void current() { error_ = std::current_exception(); }
@@ -144,13 +165,6 @@ class caught {
  private:
   std::exception_ptr error_;
 };
-#else
-class caught {
- public:
-  void current() { std::terminate(); }
-  void rethrow() const {}
-};
-#endif
 
 /// Memory of calls and coroutines. A thread keeps some of what is given back, and uses it again.
 void* take_memory(std::size_t n);
@@ -164,15 +178,16 @@ class promise_base {
   struct final_awaiter {
     bool await_ready() noexcept { return false; }
     template <class P>
-    std::coroutine_handle<> await_suspend(std::coroutine_handle<P> h) noexcept {
-      return h.promise().continuation;
+    void await_suspend(std::coroutine_handle<P> h) noexcept {
+      if (auto next = h.promise().end.take()) transfer(h, next);
     }
     void await_resume() noexcept {}
   };
   final_awaiter final_suspend() noexcept { return {}; }
   void unhandled_exception() { error.current(); }
 
-  std::coroutine_handle<> continuation = std::noop_coroutine();
+  waiter end;  // of whoever awaits the task
+  bool begun = false;
   caught error = {};
 };
 
@@ -203,7 +218,14 @@ class promise<void> : public promise_base {
 
 }  // namespace detail
 
-/// A coroutine that begins when it is awaited, and hands its value to whoever awaits it. It is destroyed with its task.
+// Whoever waits may be destroyed: a coroutine with its task, or a branch of any() that was not the first. The rule of everything in this
+// library that can be awaited: nothing is lost with it, and what it waited for can be awaited again. A call, a task, a sleep, a function on
+// a pool and a stop go on meanwhile; the next read() gives the message that has arrived; a message that was written is sent. Only one
+// coroutine at a time may wait for each, one to read and one to write for a stream. A task that is destroyed itself loses what it has
+// already read: give it a name, and await it again.
+
+/// A coroutine that begins when it is awaited, and hands its value to whoever awaits it, once. It is destroyed with its task. If whoever
+/// awaits it is destroyed, it goes on, and can be awaited again.
 ///
 /// A function that is no coroutine may return `task<T>`, too: `return value;` makes a task that is done, without a coroutine.
 template <class T>
@@ -227,23 +249,35 @@ class [[nodiscard]] task {
   }
 
   /// A pointer, because g++ 12 copies awaitables that are lvalues.
-  struct awaiter {
+  struct end_awaiter {
     task* t;
+    detail::suspension suspended = {};
     bool await_ready() const { return t->done(); }
-    std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) const {
-      t->coroutine_.promise().continuation = caller;
-      return t->coroutine_;
+    void await_suspend(std::coroutine_handle<> h) {
+      auto c = t->coroutine_;
+      suspended.begin(c.promise().end, h);
+      if (!std::exchange(c.promise().begun, true)) detail::transfer(h, c);
     }
-    T await_resume() const { return t->take(); }
+    void await_resume() { suspended.end(); }
   };
-  awaiter operator co_await() { return {this}; }
+  struct awaiter : end_awaiter {
+    T await_resume() {
+      end_awaiter::await_resume();
+      return this->t->take();
+    }
+  };
+  awaiter operator co_await() { return {{this}}; }
+  struct [[nodiscard]] end_of {
+    task* t;
+    end_awaiter operator co_await() const { return {t}; }
+  };
+  /// Awaitable: the end of the task. The value stays.
+  end_of ended() { return {this}; }
 
-  /// For whoever runs a task without awaiting it.
+  /// Begins the task without waiting for it. It can be awaited afterwards; a scope keeps tasks that nobody awaits.
   void start() {
-    if (!done()) coroutine_.resume();
+    if (coroutine_ && !std::exchange(coroutine_.promise().begun, true)) detail::resume(coroutine_);
   }
-  /// Resumes h at the end of a task that has begun.
-  void continue_with(std::coroutine_handle<> h) { coroutine_.promise().continuation = h; }
   bool done() const { return !coroutine_ || coroutine_.done(); }
   T take() {
     if constexpr (!std::is_void_v<T>)
@@ -277,6 +311,24 @@ using awaited_raw = decltype(awaiter_of(std::declval<std::remove_reference_t<A>&
 template <class A>
 using awaited = std::conditional_t<std::is_void_v<awaited_raw<A>>, std::monostate, awaited_raw<A>>;
 
+template <class A>
+concept awaitable = requires(A& a) { awaiter_of(a).await_ready(); };
+
+/// An awaitable of a range: an element, or what it points to.
+template <class E>
+decltype(auto) awaitable_of(E& e) {
+  if constexpr (awaitable<E>) return (e);
+  else return *e;
+}
+template <class R>
+concept awaitables = std::ranges::forward_range<R&> && requires(R& r) { awaiter_of(awaitable_of(*std::ranges::begin(r))).await_ready(); };
+template <class R>
+using awaited_of = awaited<decltype(awaitable_of(*std::ranges::begin(std::declval<R&>())))>;
+
+/// How all() and any() keep what they are given: an awaitable that has no name and can be moved is theirs.
+template <class A>
+using kept = std::conditional_t<!std::is_lvalue_reference_v<A> && std::is_move_constructible_v<A>, A, A&&>;
+
 /// The state that the branches of all() and any() share.
 struct gathering {
   std::size_t left;           // until the waiter goes on
@@ -296,11 +348,11 @@ class branch {
     std::suspend_always initial_suspend() noexcept { return {}; }
     struct last {
       bool await_ready() noexcept { return false; }
-      std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> h) noexcept {
+      void await_suspend(std::coroutine_handle<promise_type> h) noexcept {
         gathering& g = *h.promise().of;
         if (!std::exchange(g.any_done, true)) g.first = h.promise().index;
-        if (g.left == 0 || --g.left > 0 || !g.waiter) return std::noop_coroutine();
-        return std::exchange(g.waiter, nullptr);
+        if (g.left == 0 || --g.left > 0 || !g.waiter) return;
+        transfer(h, std::exchange(g.waiter, nullptr));
       }
       void await_resume() noexcept {}
     };
@@ -316,7 +368,7 @@ class branch {
   void start(gathering& g, std::size_t index) {
     coroutine_.promise().of = &g;
     coroutine_.promise().index = index;
-    coroutine_.resume();
+    resume(coroutine_);
   }
 
  private:
@@ -341,60 +393,91 @@ struct gathered {
   void await_resume() const {}
 };
 
+template <class... K>
+task<std::tuple<awaited<K>...>> all_of(K... awaitables) {
+  std::tuple<std::optional<awaited<K>>...> values;
+  gathering g{sizeof...(K)};
+  {
+    auto branches = std::apply([&](auto&... v) { return std::array{await_into(awaitables, v)...}; }, values);
+    for (std::size_t i = 0; i < branches.size(); i++) branches[i].start(g, i);
+    co_await gathered{&g};
+  }
+  g.error.rethrow();
+  co_return std::apply([](auto&... v) { return std::tuple<awaited<K>...>(std::move(*v)...); }, values);
+}
+
+template <class... K>
+task<std::variant<awaited<K>...>> any_of(K... awaitables) {
+  std::tuple<std::optional<awaited<K>>...> values;
+  gathering g{1};
+  {
+    auto branches = std::apply([&](auto&... v) { return std::array{await_into(awaitables, v)...}; }, values);
+    for (std::size_t i = 0; i < branches.size() && g.left > 0; i++) branches[i].start(g, i);
+    co_await gathered{&g};
+  }
+  g.error.rethrow();
+  co_return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    std::optional<std::variant<awaited<K>...>> found;
+    ((I == g.first ? void(found.emplace(std::in_place_index<I>, std::move(*std::get<I>(values)))) : void()), ...);
+    return std::move(*found);
+  }(std::index_sequence_for<K...>());
+}
+
 }  // namespace detail
 
 /// Awaits several things at a time: all of their values, in a tuple. std::monostate stands for void. Tasks begin now; calls have begun
 /// already. An exception of one of them is thrown when all are done.
-template <class... A>
+///
+/// What has no name and cannot be moved, such as a call, lives until the end of the expression: await it there.
+template <detail::awaitable... A>
 task<std::tuple<detail::awaited<A>...>> all(A&&... awaitables) {
-  std::tuple<std::optional<detail::awaited<A>>...> values;
-  detail::gathering g{sizeof...(A)};
-  {
-    auto branches = std::apply([&](auto&... v) { return std::array{detail::await_into(awaitables, v)...}; }, values);
-    for (std::size_t i = 0; i < branches.size(); i++) branches[i].start(g, i);
-    co_await detail::gathered{&g};
-  }
-  g.error.rethrow();
-  co_return std::apply([](auto&... v) { return std::tuple<detail::awaited<A>...>(std::move(*v)...); }, values);
+  return detail::all_of<detail::kept<A>...>(std::forward<A>(awaitables)...);
 }
 
-/// Awaits as many things of one kind as there are: all of their values, in their order.
-template <class A>
-task<std::vector<detail::awaited<A>>> all(std::vector<A>& awaitables) {
-  std::vector<std::optional<detail::awaited<A>>> values(awaitables.size());
-  detail::gathering g{awaitables.size()};
+/// Awaits as many things of one kind as there are, or pointers to them: all of their values, in their order.
+template <detail::awaitables R>
+task<std::vector<detail::awaited_of<R>>> all(R& awaitables) {
+  std::vector<std::optional<detail::awaited_of<R>>> values(std::size_t(std::ranges::distance(awaitables)));
+  detail::gathering g{values.size()};
   {
     std::vector<detail::branch> branches;
-    for (std::size_t i = 0; i < values.size(); i++) branches.push_back(detail::await_into(awaitables[i], values[i]));
+    for (auto& a : awaitables) branches.push_back(detail::await_into(detail::awaitable_of(a), values[branches.size()]));
     for (std::size_t i = 0; i < values.size(); i++) branches[i].start(g, i);
     co_await detail::gathered{&g};
   }
   g.error.rethrow();
-  std::vector<detail::awaited<A>> found;
+  std::vector<detail::awaited_of<R>> found;
   for (auto& v : values) found.push_back(std::move(*v));
   co_return found;
 }
 
 /// Awaits several things until the first is done: its value, in a variant whose index() says which it was. The others are no longer
-/// awaited; a call among them goes on until it is destroyed.
-template <class... A>
+/// awaited. Those that have a name go on, have lost nothing, and can be awaited again; those that have none are destroyed at the end of
+/// the expression.
+template <detail::awaitable... A>
 task<std::variant<detail::awaited<A>...>> any(A&&... awaitables) {
-  std::tuple<std::optional<detail::awaited<A>>...> values;
+  return detail::any_of<detail::kept<A>...>(std::forward<A>(awaitables)...);
+}
+
+/// The first of as many things of one kind as there are, at least one, or of pointers to them: its place and its value. The others are no
+/// longer awaited. Take it out before the others are awaited again: its value is gone.
+template <detail::awaitables R>
+task<std::pair<std::size_t, detail::awaited_of<R>>> any(R& awaitables) {
+  std::vector<std::optional<detail::awaited_of<R>>> values(std::size_t(std::ranges::distance(awaitables)));
+  assert(!values.empty() && "the first of no things never comes");
   detail::gathering g{1};
   {
-    auto branches = std::apply([&](auto&... v) { return std::array{detail::await_into(awaitables, v)...}; }, values);
-    for (std::size_t i = 0; i < branches.size() && g.left > 0; i++) branches[i].start(g, i);
+    std::vector<detail::branch> branches;
+    for (auto& a : awaitables) branches.push_back(detail::await_into(detail::awaitable_of(a), values[branches.size()]));
+    for (std::size_t i = 0; i < values.size() && g.left > 0; i++) branches[i].start(g, i);
     co_await detail::gathered{&g};
   }
   g.error.rethrow();
-  co_return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    std::optional<std::variant<detail::awaited<A>...>> found;
-    ((I == g.first ? void(found.emplace(std::in_place_index<I>, std::move(*std::get<I>(values)))) : void()), ...);
-    return std::move(*found);
-  }(std::index_sequence_for<A...>());
+  co_return std::pair<std::size_t, detail::awaited_of<R>>(g.first, std::move(*values[g.first]));
 }
 
 /// A coroutine that yields values: a handler of a stream of replies may be one. It runs when a value is wanted, and may await in between.
+/// A value that comes when nobody waits any longer is the next one.
 template <class T>
 class [[nodiscard]] generator {
  public:
@@ -402,11 +485,15 @@ class [[nodiscard]] generator {
   using handle = std::coroutine_handle<promise_type>;
   struct promise_type {
     T* value = nullptr;
-    std::coroutine_handle<> consumer = std::noop_coroutine();
+    bool runs = false;  // towards the next value
+    detail::waiter consumer;
     detail::caught error;
     struct hand_over {
       bool await_ready() noexcept { return false; }
-      std::coroutine_handle<> await_suspend(handle h) noexcept { return std::exchange(h.promise().consumer, std::noop_coroutine()); }
+      void await_suspend(handle h) noexcept {
+        h.promise().runs = false;
+        if (auto next = h.promise().consumer.take()) detail::transfer(h, next);
+      }
       void await_resume() noexcept {}
     };
     generator get_return_object() { return generator(handle::from_promise(*this)); }
@@ -430,20 +517,27 @@ class [[nodiscard]] generator {
   ~generator() {
     if (coroutine_) coroutine_.destroy();
   }
-  struct awaiter {
+  struct [[nodiscard]] next_value {
     generator* g;
-    bool await_ready() const { return g->coroutine_.done(); }
-    handle await_suspend(std::coroutine_handle<> h) const {
-      g->coroutine_.promise().consumer = h;
-      return g->coroutine_;
-    }
-    /// The next value, until the generator is awaited again; null at the end.
-    T* await_resume() const {
-      g->coroutine_.promise().error.rethrow();
-      return std::exchange(g->coroutine_.promise().value, nullptr);
-    }
+    struct awaiter {
+      generator* g;
+      detail::suspension suspended = {};
+      bool await_ready() const { return g->coroutine_.done() || g->coroutine_.promise().value; }
+      void await_suspend(std::coroutine_handle<> h) {
+        handle c = g->coroutine_;
+        suspended.begin(c.promise().consumer, h);
+        if (!std::exchange(c.promise().runs, true)) detail::transfer(h, c);
+      }
+      T* await_resume() {
+        suspended.end();
+        g->coroutine_.promise().error.rethrow();
+        return std::exchange(g->coroutine_.promise().value, nullptr);
+      }
+    };
+    awaiter operator co_await() const { return {g}; }
   };
-  awaiter next() { return {this}; }
+  /// Awaitable: the next value, until the generator is awaited again; null at the end.
+  next_value next() { return {this}; }
 
  private:
   explicit generator(handle h) : coroutine_(h) {}

@@ -9,6 +9,7 @@
 
 #include "channel/service_config.hpp"
 #include "channel/extra.hpp"
+#include "driver/resume.hpp"
 #include "mux/bytes.hpp"
 #include "mux/gzip.hpp"
 #include "mux/session.hpp"
@@ -17,8 +18,7 @@ namespace nearcall::detail {
 namespace {
 
 constexpr std::size_t most_kept = 256 << 10;  // of a call's messages, for another attempt
-constexpr int most_attempts = 5;              // of a call that no handler has seen
-constexpr std::chrono::hours longest(24 * 365 * 100);  // of timeouts: no clock holds much more
+constexpr int most_attempts = 2;              // of a call that servers have not processed: gRPC makes such a call again once
 
 /// Takes the next message from bytes that keep() has appended.
 bool next_kept(wire::reader& r, std::string_view& m) {
@@ -29,14 +29,17 @@ bool next_kept(wire::reader& r, std::string_view& m) {
 
 }  // namespace
 
-client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
+client_call::client_call(caller& on, std::string_view method, const call_options& o) : on_(on), loop_(on.loop()), method_(method), md_(o.md.copy()), wait_for_ready_(o.wait_for_ready), compressor_(o.compressor), max_receive_(o.max_receive) {
   if (o.stop) {
-    stopped_ = (*o.stop).stop_requested();
+    if ((*o.stop).stop_requested()) stopped_ = "a stop was requested before the call was made";
     stop_.emplace(*o.stop, on.loop(), *this);
   }
-  if (o.timeout.count() != 0 && o.timeout < longest) deadline_ = clock::now() + std::max<std::chrono::microseconds>(o.timeout, -longest);
+  if (o.timeout.count() != 0)
+    if (auto d = from_now(o.timeout); d != clock::time_point::max()) deadline_ = d;
   if (!o.parent) return;
   if (auto d = o.parent->deadline(); d && (!deadline_ || *d < *deadline_)) deadline_ = d;
+  if (!o.parent->cancelled()) depend_on(o.parent->call_.dependents_);
+  else if (!deadline_ || clock::now() < *deadline_) stopped_ = "the call that this one is made for has ended";
 }
 
 client_call::~client_call() {
@@ -56,7 +59,7 @@ void client_call::begin(const message* request) {
   sent_all_ = request;
   if (!gzip::is_identity(compressor_) && !gzip::known(compressor_))
     return end({code::internal, "grpc: Compressor is not installed for requested grpc-encoding \"" + compressor_ + "\""}, {});
-  if (stopped_) return end({code::cancelled, "a stop was requested before the call was made"}, {});
+  if (stopped_) return end({code::cancelled, stopped_}, {});
   on_.prepare(*this);
   if (extra_ && extra_->interceptors) {
     if (request) keep(*request);
@@ -129,10 +132,10 @@ void client_call::start(session& s, const wire::profiles& p, std::size_t max_rec
 }
 
 bool client_call::send(const message& m) {
-  if (over_) return true;
+  if (over_) return false;
   if (sent_all_) {
     fail({code::internal, "a message was written after the last one"});
-    return true;
+    return false;
   }
   if (!open()) {  // it waits for a connection
     keep(m);
@@ -148,6 +151,8 @@ bool client_call::send(const message& m) {
   }
   return session_->send(*this, m);
 }
+
+bool client_call::sends() const { return !over_ && (!open() || session_->sends(*this)); }
 
 void client_call::finish_sending() {
   if (over_ || sent_all_) return;
@@ -169,9 +174,8 @@ void client_call::expired() {
 }
 
 void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
-  if (unprocessed && keeps_ && attempts_ < most_attempts) {
-    return make();
-  }
+  if (!std::exchange(established_, true)) attempts_--;  // a connection that could not be made is none
+  if (unprocessed && keeps_ && attempts_ < most_attempts) return make();
   if (extra_ && extra_->policy && retries(s, trailer)) return;
   end(std::move(s), std::move(trailer));
 }
@@ -218,14 +222,8 @@ bool client_call::retries(const status& s, const metadata& trailer) {
   auto asked = pushback(trailer, forbidden);
   if (retryable || forbidden) e.config->failed();
   if (!retryable || forbidden || header_seen_ || message_seen_ || !keeps_ || e.retries + 1 >= e.policy->max_attempts || !e.config->may_retry()) return false;
-  std::chrono::nanoseconds wait;
-  if (asked) {
-    wait = *asked;
-    e.since_pushback = 0;
-  } else {
-    wait = e.policy->backoff(++e.since_pushback);
-  }
-  auto at = clock::now() + wait;
+  e.since_pushback = asked ? 0 : e.since_pushback + 1;
+  auto at = asked ? from_now(*asked) : from_now(e.policy->backoff(e.since_pushback));
   if (deadline_ && at >= *deadline_) return false;
   if (e.retries++ == 0) e.md = md_;
   md_ = e.md;
@@ -236,12 +234,13 @@ bool client_call::retries(const status& s, const metadata& trailer) {
   return true;
 }
 
-void client_call::wake(waiter& w) { (extra_ ? extra_->loop : on_.loop()).wake(w); }
+void client_call::wake(waiter& w) { loop_.wake(w); }
 
 // ---- interceptors
 
 void client_call::extra::starter::run() {
   extra& e = *c.extra_;
+  detail::run r(e.origin);
   e.chain.emplace(c.run_interceptors());
   e.chain->start();
 }
@@ -322,7 +321,7 @@ void stream_base::on_over(nearcall::status&& s, metadata&& trailer) {
 bool stream_base::read_ready(void* into) {
   ready_ = inbox_.take(*this, into);
   if (inbox_.wrong()) fail(*inbox_.wrong());
-  return ready_ || over_;
+  return ready_;
 }
 bool stream_base::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
 
@@ -372,7 +371,7 @@ void inbox::arrived(call& c, incoming& m) {
 
 bool inbox::take(call& c, void* into) {
   into_ = into;
-  got_ = false;
+  if (std::exchange(got_, false)) return true;  // it came for a coroutine that waits no longer
   if (!chunks_) return false;
   std::string_view rest = std::string_view(chunks_->list.front()).substr(chunks_->read);
   wire::reader r(rest);

@@ -9,6 +9,7 @@
 namespace nearcall::detail {
 namespace {
 
+constexpr auto silence = 2s;              // of a server, before the next address is tried
 constexpr auto refusal_pause = 2ms;       // before a call that was refused is made again on the same connection
 constexpr std::string_view agent = "nearcall-cpp/1";
 
@@ -36,6 +37,7 @@ channel_core::channel_core(driver& d, std::string_view t, channel_options o) : l
 
 channel_core::~channel_core() {
   close();
+  loop_.destroy_residents(services_.get());
   loop_.cancel(backoff_);
   loop_.cancel(hold_);
 }
@@ -45,8 +47,8 @@ void channel_core::prepare(client_call& c) {
   const method_config* m = config_ ? config_->find(c.method_) : nullptr;
   if (!m) return;
   if (m->timeout) {
-    auto d = clock::now() + *m->timeout;
-    if (!c.deadline_ || d < *c.deadline_) c.deadline_ = d;
+    auto d = from_now(*m->timeout);
+    if (d != clock::time_point::max() && (!c.deadline_ || d < *c.deadline_)) c.deadline_ = d;
   }
   if (m->wait_for_ready && *m->wait_for_ready) c.wait_for_ready_ = true;
   if (m->max_receive && (!c.max_receive_ || *m->max_receive < c.max_receive_)) c.max_receive_ = *m->max_receive;
@@ -71,19 +73,24 @@ void channel_core::make(client_call& c) {
 void channel_core::connect() {
   if (!target_.error.empty()) return failed(target_.error);
   state_ = state::connecting;
-  dialer_ = std::make_unique<dialer>(loop_, target_, memory_bound_, options_.credentials.get(),
+  dialled_ = clock::now();
+  dialer_ = std::make_unique<dialer>(loop_, target_, memory_bound_, options_.credentials.get(), skip_,
                                      [this](std::unique_ptr<transport> t, std::string error) { connected(std::move(t), std::move(error)); });
 }
 
 void channel_core::connected(std::unique_ptr<transport> t, std::string error) {
+  next_ = dialer_->taken() + 1;
+  if (!t) skip_ = 0;
+  others_ = t && dialer_->others() > 0;
   loop_.discard(std::move(dialer_));
   if (!t) return failed("connection error: " + error);
   session_options o;
+  if (others_) o.hello_timeout = silence;
   o.takes_calls = !services_->empty();
   o.calls = 100;
   o.max_receive = options_.max_receive;
   if (options_.keepalive.count() > 0) o.keepalive = std::max<std::chrono::nanoseconds>(options_.keepalive, 10s);
-  o.keepalive_timeout = options_.keepalive_timeout;
+  if (options_.keepalive_timeout.count() > 0) o.keepalive_timeout = options_.keepalive_timeout;
   o.keepalive_without_calls = options_.keepalive_without_calls;
   state_ = state::ready;
   session_ = std::make_unique<session>(loop_, std::move(t), *this, o);
@@ -92,10 +99,13 @@ void channel_core::connected(std::unique_ptr<transport> t, std::string error) {
 }
 
 /// A connection could not be made: calls that do not wait for one fail.
-void channel_core::failed(const std::string& why) {
+void channel_core::failed(const std::string& why) { wait_until(clock::now() + backoff(target_, ++failures_), why); }
+
+/// No connection is made before `due`.
+void channel_core::wait_until(clock::time_point due, const std::string& why) {
   state_ = state::failed;
   why_ = why;
-  loop_.set(backoff_, clock::now() + backoff(target_, ++failures_));
+  loop_.set(backoff_, due);
   call_queue waits;
   while (client_call* c = queue_.first()) {
     queue_.remove(*c);
@@ -118,9 +128,7 @@ void channel_core::start_waiting() {
 }
 
 void channel_core::on_hello(session& s) {
-  if (&s != session_.get()) return;
-  failures_ = 0;
-  if (s.peer_takes_calls()) return;
+  if (&s != session_.get() || s.peer_takes_calls()) return;
   while (client_call* c = queue_.first()) {
     queue_.remove(*c);
     c->end({code::unimplemented, "the other side of the connection takes no calls"}, {});
@@ -144,9 +152,25 @@ channel_core::connection* channel_core::find(session& s) {
   return nullptr;
 }
 
+/// The current connection takes no more calls: connects for those that wait. A server that accepts connections and ends each at once would
+/// be connected to in a tight loop, so a brief connection counts as a failed one. It is brief if no call was answered and it ended before the
+/// next one would have been due after a failure. The first is forgiven, as the server may just have been leaving.
+void channel_core::left(const session& s, const std::string& why) {
+  auto due = dialled_ + backoff(target_, failures_ + 1);
+  if (s.answered() || clock::now() >= due) {
+    failures_ = 0;
+    brief_ = false;
+  } else if (std::exchange(brief_, true)) {
+    failures_++;
+    return wait_until(due, "the server ends connections as soon as they have begun: " + why);
+  }
+  if (!queue_.empty()) connect();
+}
+
 void channel_core::on_draining(session& s) {
+  if (&s != session_.get()) return;
   leave(s);
-  if (state_ == state::idle && !queue_.empty()) connect();
+  if (state_ == state::idle) left(s, "the server takes no more calls on this connection");
 }
 
 void channel_core::on_end(session& s, const std::string& why) {
@@ -154,8 +178,11 @@ void channel_core::on_end(session& s, const std::string& why) {
   leave(s);
   if (connection* c = find(s); c && c->serving) c->serving->ended();  // handlers that run on keep it, and the session may go before them
   if (!current || state_ == state::closed) return;
-  if (!began) return failed("connection error: " + why);
-  if (!queue_.empty()) connect();
+  if (began) return left(s, why);
+  // Nobody has spoken there: the next address gets its turn, and after the last one the first.
+  skip_ = others_ && !s.hello_seen() ? next_ : 0;
+  if (skip_ == 0) return failed("connection error: " + why);
+  connect();
 }
 
 void channel_core::on_closed(session& s) {

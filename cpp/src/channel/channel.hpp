@@ -33,18 +33,20 @@ class channel_core final : public session_owner {
   enum class state { idle, connecting, ready, failed, closed };
   struct backoff_timer final : timer {
     channel_core& c;
-    explicit backoff_timer(channel_core& c) : c(c) {}
+    explicit backoff_timer(channel_core& of) : c(of) {}
     void expired() override { c.backoff_over(); }
   };
   struct hold_timer final : timer {
     channel_core& c;
-    explicit hold_timer(channel_core& c) : c(c) {}
+    explicit hold_timer(channel_core& of) : c(of) {}
     void expired() override { c.start_waiting(); }
   };
 
   void connect();
   void connected(std::unique_ptr<transport> t, std::string error);
   void failed(const std::string& why);
+  void wait_until(clock::time_point due, const std::string& why);
+  void left(const session& s, const std::string& why);
   void backoff_over();
   void start_waiting();
   void leave(session& s);
@@ -75,7 +77,11 @@ class channel_core final : public session_owner {
   std::string why_;                                 // of the last failure
   backoff_timer backoff_{*this};
   hold_timer hold_{*this};
-  int failures_ = 0;
+  std::size_t skip_ = 0, next_ = 0;                 // addresses of the target: where the next connection begins, and what follows the current one
+  bool others_ = false;                             // there are such
+  int failures_ = 0;                                // in a row
+  bool brief_ = false;                              // a connection has ended as soon as it had begun, since the last that did not
+  clock::time_point dialled_{};                     // when the latest connection was begun
   std::shared_ptr<services> services_ = std::make_shared<services>();
   std::shared_ptr<serving> serving_;
   std::unique_ptr<service_config> config_;

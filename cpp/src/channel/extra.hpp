@@ -26,7 +26,7 @@ struct client_call::extra {
   metadata md;  // as the caller gave it
   struct pause_timer final : timer {
     client_call& c;
-    explicit pause_timer(client_call& c) : c(c) {}
+    explicit pause_timer(client_call& of) : c(of) {}
     void expired() override { c.make(); }
   } pause;
 
@@ -37,10 +37,11 @@ struct client_call::extra {
   nearcall::status status;
   metadata trailer;
   waiter end;                         // of the innermost interceptor's call
+  const std::uint64_t origin = current_origin();
   std::optional<task<>> chain;
   struct starter final : due {
     client_call& c;
-    explicit starter(client_call& c) : c(c) {}
+    explicit starter(client_call& of) : c(of) {}
     void drop() { unlink(); }
     void run() override;
   } starter;

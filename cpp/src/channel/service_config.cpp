@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <random>
 
 namespace nearcall::detail {
@@ -20,13 +22,13 @@ const Value* field(const Struct& s, const char* key) {
   return at == s.fields().end() ? nullptr : &at->second;
 }
 
-/// protobuf's JSON form of a duration: "1.5s".
+/// protobuf's JSON form of a duration: "1.5s". protobuf has durations of up to 10,000 years.
 std::optional<std::chrono::duration<double>> read_duration(const Value* v) {
   if (!v || v->string_value().size() < 2 || v->string_value().back() != 's') return {};
   const std::string& text = v->string_value();
   double seconds;
   auto end = text.data() + text.size() - 1;
-  if (auto r = std::from_chars(text.data(), end, seconds); r.ec != std::errc{} || r.ptr != end || seconds < 0 || seconds > 3.2e11) return {};
+  if (auto r = std::from_chars(text.data(), end, seconds); r.ec != std::errc{} || r.ptr != end || !(std::abs(seconds) <= 315576000000)) return {};
   return std::chrono::duration<double>(seconds);
 }
 
@@ -37,7 +39,7 @@ std::string canonical(std::string name) {  // DEADLINE_EXCEEDED to deadlineexcee
 }
 
 std::optional<std::int32_t> read_code(const Value& v) {
-  if (v.has_number_value()) return std::int32_t(v.number_value());
+  if (double n = v.number_value(); v.has_number_value()) return n >= 0 && n <= 16 ? std::optional(std::int32_t(n)) : std::nullopt;
   for (std::int32_t c = 0; c <= 16; c++)
     if (canonical(to_string(code(c))) == canonical(v.string_value())) return c;
   return {};
@@ -52,7 +54,7 @@ std::string read_retry(const Struct& s, retry_policy& p) {
   if (!most || most->count() <= 0) return "maxBackoff is not a positive duration, as \"1s\"";
   if (!multiplier || multiplier->number_value() <= 0) return "backoffMultiplier is not above 0";
   if (!codes || codes->list_value().values().empty()) return "retryableStatusCodes is empty";
-  p.max_attempts = std::min(int(attempts->number_value()), most_attempts);
+  p.max_attempts = int(std::min<double>(attempts->number_value(), most_attempts));
   p.initial_backoff = *initial;
   p.max_backoff = *most;
   p.multiplier = multiplier->number_value();
@@ -66,12 +68,12 @@ std::string read_retry(const Struct& s, retry_policy& p) {
 
 }  // namespace
 
-std::chrono::nanoseconds retry_policy::backoff(int n) const {
+std::chrono::duration<double> retry_policy::backoff(int n) const {
   double most = initial_backoff.count();
   for (int i = 1; i < n; i++) most *= multiplier;
   most = std::min(most, max_backoff.count());
   thread_local std::minstd_rand random{std::random_device{}()};
-  return std::chrono::nanoseconds(std::int64_t(std::uniform_real_distribution<>(.8, 1.2)(random) * most * 1e9));
+  return std::chrono::duration<double>(std::uniform_real_distribution<>(.8, 1.2)(random) * most);
 }
 
 std::unique_ptr<service_config> service_config::parse(std::string_view json, std::string& error) {
@@ -87,13 +89,15 @@ std::unique_ptr<service_config> service_config::parse(std::string_view json, std
     for (auto& entry : list->list_value().values()) {
       const Struct& s = entry.struct_value();
       method_config m;
-      if (auto t = read_duration(field(s, "timeout"))) m.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(*t);
-      else if (field(s, "timeout")) return wrong("timeout is not a duration, as \"1.5s\"");
+      const Value* timeout = field(s, "timeout");
+      m.timeout = read_duration(timeout);
+      if (timeout && !m.timeout) return wrong("timeout is not a duration, as \"1.5s\"");
+      if (m.timeout && m.timeout->count() < 0) m.timeout.reset();  // as gRPC does
       if (const Value* v = field(s, "waitForReady")) m.wait_for_ready = v->bool_value();
       if (const Value* v = field(s, "maxResponseMessageBytes")) {
         double n = v->has_number_value() ? v->number_value() : std::atof(v->string_value().c_str());
-        if (n < 0) return wrong("maxResponseMessageBytes is negative");
-        m.max_receive = std::size_t(n);
+        if (!(n >= 0)) return wrong("maxResponseMessageBytes is negative");
+        m.max_receive = n < double(std::numeric_limits<std::size_t>::max()) ? std::size_t(n) : std::numeric_limits<std::size_t>::max();
       }
       if (const Value* v = field(s, "retryPolicy")) {
         retry_policy p;
@@ -134,7 +138,7 @@ std::optional<std::chrono::milliseconds> pushback(const metadata& trailer, bool&
   forbidden = false;
   auto text = trailer.get("grpc-retry-pushback-ms");
   if (!text) return {};
-  long ms;
+  std::int64_t ms;
   auto r = std::from_chars(text->data(), text->data() + text->size(), ms);
   forbidden = r.ec != std::errc{} || r.ptr != text->data() + text->size() || ms < 0;
   if (forbidden) return {};

@@ -24,11 +24,11 @@ struct retry_policy {
   double multiplier = 1;
   std::set<std::int32_t> codes;
   /// Before attempt n, the second being 1: a random time up to the backoff.
-  std::chrono::nanoseconds backoff(int n) const;
+  std::chrono::duration<double> backoff(int n) const;
 };
 
 struct method_config {
-  std::optional<std::chrono::nanoseconds> timeout;
+  std::optional<std::chrono::duration<double>> timeout;
   std::optional<bool> wait_for_ready;
   std::optional<std::size_t> max_receive;
   std::optional<retry_policy> retry;

@@ -1,6 +1,7 @@
 #include "driver/loop.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -29,19 +30,32 @@ void pause_processor() {
 #endif
 }
 
+std::atomic<unsigned> forks_so_far{0};
+
 }  // namespace
+
+unsigned forks() {
+  static int registered = ::pthread_atfork(nullptr, nullptr, [] { forks_so_far++; });
+  (void)registered;
+  return forks_so_far.load(std::memory_order_relaxed);
+}
 
 /// A pipe that ends a sleep.
 struct loop::waker final : io_handler {
   int ends[2] = {-1, -1};
   explicit waker(detail::poller& p) {
-    if (::pipe(ends)) {
-      std::perror("nearcall: a driver needs a pipe");
-      std::abort();
-    }
+#ifdef __linux__
+    bool made = ::pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0;
+#else
+    bool made = ::pipe(ends) == 0;
     for (int fd : ends) {
       ::fcntl(fd, F_SETFL, O_NONBLOCK);
       ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+#endif
+    if (!made) {
+      std::perror("nearcall: a driver needs a pipe");
+      std::abort();
     }
     p.add(ends[0], this);
   }
@@ -101,7 +115,14 @@ void loop::stop() noexcept {
 }
 
 void loop::run_until_stopped() {
+  bool before = std::exchange(until_stopped_, true);
   while (!stopped_.load(std::memory_order_relaxed)) turn(true);
+  until_stopped_ = before;
+  take_stop();
+}
+
+void loop::end_run() {
+  if (--runs_ > 0 || !std::exchange(stop_taken_, false)) return;
   stopped_.store(false);
 }
 
@@ -113,7 +134,19 @@ bool loop::take_posted() {
     due.swap(posted_);
     has_posted_.store(false);
   }
-  for (auto& f : due) f();
+  // One may throw: the others run in the next turn.
+  struct rest {
+    loop& l;
+    std::vector<std::function<void()>>& due;
+    std::size_t done = 0;
+    ~rest() {
+      if (done == due.size()) return;
+      std::lock_guard lock(l.mutex_);
+      l.posted_.insert(l.posted_.begin(), std::make_move_iterator(due.begin() + std::ptrdiff_t(done)), std::make_move_iterator(due.end()));
+      l.has_posted_.store(true);
+    }
+  } r{*this, due};
+  while (r.done < due.size()) due[r.done++]();
   return !due.empty();
 }
 
@@ -133,6 +166,13 @@ void loop::enter(resident& r) {
 void loop::leave(resident& r) {
   (r.previous_ ? r.previous_->next_ : residents_) = r.next_;
   if (r.next_) r.next_->previous_ = r.previous_;
+}
+
+void loop::destroy_residents(const void* owner) {
+  std::vector<resident*> found;
+  for (resident* r = residents_; r; r = r->next_)
+    if (r->owner() == owner && !r->runs()) found.push_back(r);
+  for (resident* r : found) r->destroy();
 }
 
 std::string loop::take_buffer() {
@@ -174,6 +214,11 @@ void loop::settle() {
 /// What can be done without waiting.
 bool loop::step() {
   bool any = take_posted();
+  if (!stops_.empty() && stopped_.load()) {
+    while (stops_.run_next()) {
+    }
+    any = true;
+  }
   for (std::size_t i = 0; i < awake_.size(); i++)
     if (awake_[i]) any |= awake_[i]->look();
   if (any) std::erase(awake_, nullptr);
@@ -201,7 +246,7 @@ bool loop::spin() {
   for (unsigned i = 1;; i++) {
     bool found = false;
     for (auto* m : awake_) found |= m->has_more();
-    if (has_posted_.load(std::memory_order_relaxed) || stopped_.load(std::memory_order_relaxed)) return true;
+    if (has_posted_.load(std::memory_order_relaxed) || stop_due()) return true;
     if (!found && !awake_.empty()) {
       pause_processor();
       if (i % 32) continue;
@@ -213,7 +258,7 @@ bool loop::spin() {
       return true;
     }
     auto now = clock::now();
-    if (until == clock::time_point{}) until = now + options_.spin;
+    if (until == clock::time_point{}) until = from_now(options_.spin);
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
     ::sched_yield();
     // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
@@ -234,7 +279,7 @@ bool loop::spin() {
 bool loop::fall_asleep() {
   std::erase(awake_, nullptr);
   asleep_.store(true);
-  bool may = !has_posted_.load() && !stopped_.load();
+  bool may = !has_posted_.load() && !stop_due();
   std::size_t n = 0;
   while (may && n < awake_.size()) may = awake_[n]->fall_asleep() && ++n;
   if (!may) {
@@ -250,11 +295,15 @@ bool loop::fall_asleep() {
 
 void loop::ring() {
   rests_ = false;
-  waker_->wake();
+  if (!is_copy()) waker_->wake();
 }
 
 bool loop::turn(bool may_sleep) {
   assert_here();
+  if (is_copy()) {
+    std::fprintf(stderr, "nearcall: a child process runs its copy of its parent's driver; it needs a driver of its own\n");
+    std::abort();
+  }
   rests_ = false;
   asleep_.store(false, std::memory_order_relaxed);
   if (step()) {
@@ -310,7 +359,12 @@ namespace nearcall {
 
 driver::driver(driver_options o) : loop_(new detail::loop(*this, o)) {}
 driver::~driver() = default;
-void driver::run() { loop_->run_until_stopped(); }
+void driver::run() {
+  running r(*this);
+  loop_->run_until_stopped();
+}
+void driver::begin_run() { loop_->begin_run(); }
+void driver::end_run() { loop_->end_run(); }
 void driver::stop() noexcept { loop_->stop(); }
 bool driver::poll() { return loop_->turn(false); }
 int driver::fd() { return loop_->descriptor(); }
@@ -320,8 +374,17 @@ void driver::settle() { loop_->settle(); }
 
 driver::sleeper::~sleeper() { loop_.cancel(*this); }
 void driver::sleeper::begin() {
-  loop_.set(*this, clock::now() + duration_);
+  if (armed()) return;
+  loop_.set(*this, detail::from_now(duration_));
 }
-void driver::sleeper::expired() { loop_.wake(waiter_); }
+void driver::sleeper::expired() {
+  over_ = true;
+  loop_.wake(waiter_);
+}
+
+bool driver::stop_request::requested() const { return loop_.stop_requested(); }
+void driver::stop_request::begin() { loop_.on_stop(*this); }
+void driver::stop_request::take() { loop_.take_stop(); }
+void driver::stop_request::run() { loop_.wake(waiter_); }
 
 }  // namespace nearcall

@@ -16,6 +16,19 @@
 
 namespace nearcall::detail {
 
+/// The time d from now. A program's "never" is the maximum of any unit, so what is over a century away is the end of the clock.
+template <class Rep, class Period>
+clock::time_point from_now(std::chrono::duration<Rep, Period> d) {
+  constexpr auto century = std::chrono::hours(24 * 365 * 100);
+  auto hours = std::chrono::floor<std::chrono::hours>(d);  // no unit's maximum overflows as hours
+  if (hours >= century) return clock::time_point::max();
+  auto now = clock::now();
+  return hours <= -century ? now - century : now + std::chrono::duration_cast<clock::duration>(d);
+}
+
+/// How often this process has become another one by fork: a copy of a loop is one of another number.
+unsigned forks();
+
 /// A binary heap of timers that know their place in it.
 class timer_heap {
  public:
@@ -58,6 +71,7 @@ class poller {
  private:
   bool dispatch(int n);
   int fd_;
+  unsigned forks_ = forks();  // a child has the parent's set, and leaves it alone
   struct batch;
   std::unique_ptr<batch> batch_;
 };
@@ -107,6 +121,8 @@ class loop {
   bool turn(bool may_sleep);  // one round; false if there was nothing to do
   void settle();
   void run_until_stopped();
+  void begin_run() { runs_++; }
+  void end_run();
   void stop() noexcept;
   void post(std::function<void()> f);
   int descriptor();
@@ -161,12 +177,26 @@ class loop {
 
   void enter(resident& r);
   void leave(resident& r);
+  /// Destroys what belongs to an owner, but for what is on the stack.
+  void destroy_residents(const void* owner);
+
+  bool stop_requested() const { return stopped_.load(); }
+  /// Something goes on because of the stop, which is over when run() returns.
+  void take_stop() { stop_taken_ = true; }
+  /// Runs something when a stop is requested.
+  void on_stop(due& d) {
+    stops_.push(d);
+    touched();
+  }
 
   detail::spares& spares() { return spares_; }
   /// Memory for messages that are kept for another attempt.
   std::string take_buffer();
   void give_buffer(std::string&& b);
 
+  /// This process is a child, and the loop a copy of its parent's. It does nothing any more to what the two processes share: descriptors and
+  /// what is behind them, memory, files.
+  bool is_copy() const { return forks_ != forks(); }
   std::shared_ptr<loop_handle> handle() { return handle_; }
   nearcall::driver& driver() { return driver_; }
   void assert_here() const;
@@ -175,7 +205,7 @@ class loop {
   struct waker;
   struct timer_handler final : io_handler {
     loop& l;
-    explicit timer_handler(loop& l) : l(l) {}
+    explicit timer_handler(loop& of) : l(of) {}
     void on_io(bool, bool) override;
   };
   bool step();
@@ -184,6 +214,8 @@ class loop {
   bool fall_asleep();
   void set_descriptor_timer();
   bool take_posted();
+  /// A stop was requested, and it is for somebody.
+  bool stop_due() const { return stopped_.load() && (until_stopped_ || !stops_.empty()); }
   /// There is something to do again: the descriptor becomes readable, for the loop that waits for it.
   void touched() {
     if (rests_) ring();
@@ -195,12 +227,16 @@ class loop {
   detail::poller poller_;
   timer_heap timers_;
   ready_list ready_;
+  ready_list stops_;           // what waits for a stop
+  bool until_stopped_ = false, stop_taken_ = false;
+  int runs_ = 0;               // of run() on the stack
   std::vector<loop_member*> dirty_, awake_;
   std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
   resident* residents_ = nullptr;
   std::vector<std::string> buffers_;
   detail::spares spares_{*this};
   unsigned turns_ = 0;
+  unsigned forks_ = forks();
   bool rests_ = false;  // poll() has found nothing to do
   unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
   clock::duration pause_{0};          // from spinning, while others compute on this processor

@@ -17,6 +17,7 @@ poller::poller() : fd_(::epoll_create1(EPOLL_CLOEXEC)), batch_(new batch) {}
 poller::~poller() { ::close(fd_); }
 
 void poller::add(int fd, io_handler* h) {
+  if (forks_ != forks()) return;
   epoll_event e{};
   e.events = EPOLLIN;
   e.data.ptr = h;
@@ -24,6 +25,7 @@ void poller::add(int fd, io_handler* h) {
 }
 
 void poller::want_writable(int fd, io_handler* h, bool wants) {
+  if (forks_ != forks()) return;
   epoll_event e{};
   e.events = EPOLLIN | (wants ? unsigned(EPOLLOUT) : 0u);
   e.data.ptr = h;
@@ -31,7 +33,7 @@ void poller::want_writable(int fd, io_handler* h, bool wants) {
 }
 
 void poller::remove(int fd, io_handler* h) {
-  ::epoll_ctl(fd_, EPOLL_CTL_DEL, fd, nullptr);
+  if (forks_ == forks()) ::epoll_ctl(fd_, EPOLL_CTL_DEL, fd, nullptr);
   for (int i = batch_->at; i < batch_->n; i++)  // it may be about to be called
     if (batch_->events[i].data.ptr == h) batch_->events[i].data.ptr = nullptr;
 }

@@ -33,7 +33,9 @@ struct pool_job::shared {
       returned.notify_all();
     }
     loop->post([self] {
-      if (self->job) self->job->loop_.wake(self->job->waiter_);
+      if (!self->job) return;
+      self->job->over_ = true;
+      self->job->loop_.wake(self->job->waiter_);
     });
   }
 };

@@ -45,10 +45,13 @@ class call_table {
     for (auto& s : slots_)
       if (s.call) f(*s.call);
   }
-  call* any() const {
+  /// Of all calls that are open now: what a walk needs that ends calls.
+  std::vector<std::uint64_t> numbers() const {
+    std::vector<std::uint64_t> all;
+    all.reserve(count_);
     for (auto& s : slots_)
-      if (s.call) return s.call;
-    return nullptr;
+      if (s.call) all.push_back(s.number);
+    return all;
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace nearcall::detail::gzip {
 namespace {
@@ -32,6 +33,7 @@ result decompress(incoming& m, std::size_t limit, std::string& to) {
   z_stream z{};
   if (inflateInit2(&z, gzip_window) != Z_OK) return result::wrong;
   result r = result::wrong;
+  limit = std::min(limit, std::numeric_limits<std::size_t>::max() - 1);
   std::size_t have = 0;
   to.clear();
   for (bool more = true;;) {
@@ -48,9 +50,10 @@ result decompress(incoming& m, std::size_t limit, std::string& to) {
     // One byte more than the limit shows that it is exceeded.
     if (have == to.size()) to.resize(std::min(std::max<std::size_t>(4096, have * 2), limit + 1));
     z.next_out = reinterpret_cast<Bytef*>(to.data() + have);
-    z.avail_out = uInt(to.size() - have);
+    auto room = uInt(std::min<std::uint64_t>(to.size() - have, std::numeric_limits<uInt>::max()));
+    z.avail_out = room;
     int e = inflate(&z, Z_NO_FLUSH);
-    have = to.size() - z.avail_out;
+    have += room - z.avail_out;
     if (e == Z_STREAM_END) {
       r = z.avail_in || !m.next().empty() ? result::wrong : have > limit ? result::too_large : result::done;
       break;

@@ -43,12 +43,4 @@ struct detached {
   std::coroutine_handle<> coroutine;
 };
 
-/// The end of a task that has begun.
-struct begun {
-  task<status>* t;
-  bool await_ready() const { return t->done(); }
-  void await_suspend(std::coroutine_handle<> h) const { t->continue_with(h); }
-  void await_resume() const {}
-};
-
 }  // namespace nearcall::detail

@@ -218,8 +218,11 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
     trailer = &none;
     reply = nullptr;
   };
-  if (!is_utf8(s.message())) s = {s.code(), to_utf8(s.message())};
-  if (std::string wrong = wrong_metadata(*trailer); !wrong.empty()) replace(wrong);
+  auto without_details = [&](std::string text) { s = {s.code(), std::move(text)}; };
+  if (!is_utf8(s.message())) without_details(to_utf8(s.message()));
+  if (!s.details().empty())
+    if (rpc_status d = read_rpc_status(s.details()); !d.valid || d.code != std::int32_t(s.code())) without_details(s.message());
+  if (std::string wrong = wrong_trailer(*trailer); !wrong.empty()) replace(wrong);
   if (header) {
     if (std::string wrong = wrong_metadata(*header); !wrong.empty()) {
       replace(wrong);
@@ -229,9 +232,10 @@ void session::finish(call& c, const metadata* header, const message* reply, cons
       header = nullptr;
     }
   }
+  if (end_size(s, *trailer) > peer_.block) without_details(s.message());
   if (std::uint64_t n = end_size(s, *trailer); n > peer_.block)
     replace("the status and trailer have " + std::to_string(n) + " bytes, and the caller takes " + std::to_string(peer_.block));
-  std::size_t blocks = end_size(s, *trailer) + (header ? size_of(*header) : 0);
+  std::uint64_t blocks = end_size(s, *trailer) + (header ? size_of(*header) : 0);
 
   std::string& out = output_.frames();
   std::optional<encoded> e;
@@ -296,7 +300,8 @@ void session::pump(call& c) {
       std::size_t left = i.message->size() - i.sent;
       std::int64_t credit = std::min(c.send_credit_, send_credit_) - (i.begun ? 0 : std::int64_t(message_cost));
       if (credit < 0 || (credit == 0 && left > 0)) return;
-      std::size_t n = std::min({left, std::size_t(credit), largest_piece});
+      // In 64 bits: credit may be more than a size_t holds.
+      auto n = std::size_t(std::min<std::uint64_t>({left, std::uint64_t(credit), largest_piece}));
       bool more = n < left;
       unsigned flags = STREAM | (i.begun ? PIECE : i.compressed ? MESSAGE | COMPRESSED : MESSAGE) | (more ? MORE : i.half_close ? END : 0u);
       std::size_t at = open_frame(flags, c.number_);
@@ -380,9 +385,18 @@ void session::forget(call& c) {
 }
 
 void session::expire(call& c) {
-  if (!c.ours_) return c.on_deadline();
+  if (!c.ours_) return c.on_deadline() ? void() : cut_off(c);
   reset(c, RESET_DEADLINE);
   c.on_end({code::deadline_exceeded, "the deadline has passed"}, {}, false);
+}
+
+void session::cut_off(call& c) {
+  status late{code::deadline_exceeded, "the deadline has passed"};
+  // No END can stand between the pieces of a message.
+  if (sends(c) && c.outbox_->pieces_in_progress()) send_reset(c.number_, RESET_DEADLINE, {});
+  else end_with(c.number_, late);
+  forget(c);
+  c.on_end(std::move(late), {}, false);
 }
 
 void session::consumed(call& c, std::size_t n) {

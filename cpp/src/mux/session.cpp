@@ -10,10 +10,13 @@ using namespace wire;
 
 namespace {
 
-constexpr auto hello_timeout = 20s;      // for the other side's line and HELLO
 constexpr auto drain_timeout = 5s;       // for the PONG after the DRAIN that announces
 constexpr auto farewell_timeout = 5s;    // for the other side to close after BYE
 constexpr std::string_view drain_token = "draining", alive_token = "alive...";
+constexpr std::uint64_t century = std::uint64_t(100) * 365 * 24 * 3600 * 1000;  // in milliseconds
+
+/// A time between PINGs as HELLO has it.
+std::uint64_t in_hello(std::chrono::milliseconds m) { return m.count() <= 0 ? 0 : std::min(std::uint64_t(m.count()), century); }
 
 }  // namespace
 
@@ -21,7 +24,7 @@ constexpr std::string_view drain_token = "draining", alive_token = "alive...";
 struct session::keeper {
   struct await final : timer {
     session& s;
-    explicit await(session& s) : s(s) {}
+    explicit await(session& of) : s(of) {}
     void expired() override {
       if (s.closed_) return;
       if (s.byes_ || s.over_) return s.close_transport();
@@ -34,10 +37,11 @@ struct session::keeper {
   } await;
   struct keepalive final : timer {
     session& s;
-    explicit keepalive(session& s) : s(s) {}
+    explicit keepalive(session& of) : s(of) {}
     void expired() override { s.keep_alive(); }
   } keepalive;
   bool heard = false, waits_for_pong = false;
+  std::optional<clock::time_point> pinged_at;  // when this side's last PING left
   // Of the other side's PINGs.
   clock::time_point last_ping{};
   int strikes = 0;
@@ -55,14 +59,14 @@ session::session(detail::loop& l, std::unique_ptr<transport> t, session_owner& o
   h.features = o.takes_calls ? 0 : no_calls;
   h.stream = o.stream_window;
   h.connection = o.connection_window;
-  h.calls = o.takes_calls ? o.calls : 0;
+  h.calls = o.takes_calls ? std::min(o.calls, largest_number) : 0;
   h.block = o.block;
-  h.ping = std::uint64_t(o.min_ping.count());
-  h.idle_ping = std::uint64_t(o.min_idle_ping.count());
+  h.ping = in_hello(o.min_ping);
+  h.idle_ping = in_hello(o.min_idle_ping);
   put_hello(out, h);
   end_frame(out, at);
   transport_->attach(loop_, *this);
-  loop_.set(keeper_->await, clock::now() + hello_timeout);
+  loop_.set(keeper_->await, clock::now() + o.hello_timeout);
   set_keepalive();
   touch();
   if (transport_->looked_at()) loop_.awake(*this);
@@ -125,7 +129,7 @@ void session::write_out() {
 }
 
 void session::flush() {
-  if (closed_ || waits()) return;
+  if (closed_ || waits() || loop_.is_copy()) return;
   if (!over_ && !byes_) owner_->on_vacancy(*this);
   leave_if_idle();
   write_out();
@@ -193,14 +197,15 @@ void session::ping(std::string_view token) {
 }
 
 void session::set_keepalive() {
-  if (options_.keepalive.count() <= 0) return;
-  auto every = options_.keepalive;
-  if (hello_seen_) {
-    // A tenth more than the peer asks for: transit may delay one PING and not the next.
-    auto least = std::chrono::milliseconds(calls_.empty() ? peer_.idle_ping : peer_.ping);
-    every = std::max<std::chrono::nanoseconds>(every, least + least / 10);
-  }
-  loop_.set(keeper_->keepalive, clock::now() + every);
+  if (options_.keepalive.count() > 0) loop_.set(keeper_->keepalive, from_now(options_.keepalive));
+}
+
+/// When the peer permits the next PING: the first at once, and each later one after the peer's minimum and a tenth of it, as transit may
+/// delay one PING and not the next.
+clock::time_point session::ping_due() const {
+  if (!keeper_->pinged_at) return clock::time_point::min();
+  std::chrono::milliseconds least(std::min(calls_.empty() ? peer_.idle_ping : peer_.ping, century));
+  return *keeper_->pinged_at + least + least / 10;
 }
 
 void session::keep_alive() {
@@ -211,10 +216,19 @@ void session::keep_alive() {
     return close_transport();
   }
   bool quiet = !std::exchange(k.heard, false);
-  if (!quiet || (!options_.keepalive_without_calls && calls_.empty())) return set_keepalive();
-  ping(alive_token);
-  k.waits_for_pong = true;
-  loop_.set(k.keepalive, clock::now() + options_.keepalive_timeout);
+  auto next = from_now(options_.keepalive);
+  if (quiet && hello_seen_ && (options_.keepalive_without_calls || !calls_.empty())) {  // before HELLO the peer has not said how often
+    auto now = clock::now(), due = ping_due();
+    if (due <= now) {
+      ping(alive_token);
+      k.pinged_at = now;
+      k.waits_for_pong = true;
+      next = from_now(options_.keepalive_timeout);
+    } else {
+      next = std::min(next, due);  // and no later: the minimum is another one when a call is made
+    }
+  }
+  loop_.set(k.keepalive, next);
 }
 
 void session::on_ping(std::string_view token) {
@@ -224,9 +238,9 @@ void session::on_ping(std::string_view token) {
   answered(at);
   keeper& k = *keeper_;
   auto least = calls_.empty() ? options_.min_idle_ping : options_.min_ping;
-  if (!options_.server || least.count() == 0) return;
+  if (!options_.server || least.count() <= 0) return;
   auto now = clock::now();
-  bool early = k.pinged && now - k.last_ping < least;
+  bool early = k.pinged && std::chrono::floor<std::chrono::milliseconds>(now - k.last_ping) < least;
   k.pinged = true;
   k.last_ping = now;
   if (std::exchange(spoke_, false)) k.strikes = 0;
@@ -272,11 +286,9 @@ void session::on_drain(std::uint64_t last) {
   draining_ = true;
   drained_by_peer_ = last < announces;
   if (drained_by_peer_) {
-    std::vector<call*> lost;
-    calls_.each([&](call& c) {
-      if (c.ours_ && c.number_ > last) lost.push_back(&c);
-    });
-    for (call* c : lost) {
+    for (std::uint64_t number : calls_.numbers()) {
+      call* c = number > last && is_ours(number) ? calls_.find(number) : nullptr;
+      if (!c) continue;
       bool unprocessed = !c->header_seen_ && !c->message_seen_;
       forget(*c);
       c->on_end({code::unavailable, "the server takes no more calls on this connection"}, {}, unprocessed);
@@ -313,11 +325,8 @@ void session::send_bye(bye_code code, std::string_view text) {
 void session::close(bye_code code, const std::string& why, nearcall::code for_ours) {
   if (over_) return;
   if (!calls_.empty()) {
-    std::vector<std::uint64_t> theirs;
-    calls_.each([&](call& c) {
-      if (!c.ours_) theirs.push_back(c.number_);
-    });
-    for (std::uint64_t n : theirs) send_reset(n, RESET_UNAVAILABLE, why);
+    for (std::uint64_t n : calls_.numbers())
+      if (!is_ours(n)) send_reset(n, RESET_UNAVAILABLE, why);
   }
   send_bye(code, why);
   end_all(why, false, for_ours);
@@ -368,9 +377,12 @@ void session::end_all(const std::string& why, bool unprocessed, nearcall::code f
   if (over_) return;
   over_ = true;
   if (why_.empty()) why_ = why;
-  while (call* c = calls_.any()) {
+  for (std::uint64_t number : calls_.numbers()) {
+    call* c = calls_.find(number);
+    if (!c) continue;  // the end of another one has ended it
     bool ours = c->ours_;
     bool again = unprocessed && !c->header_seen_ && !c->message_seen_;
+    c->established_ = hello_seen_ && !refused_;
     forget(*c);
     c->on_end({ours ? for_ours : code::cancelled, why_}, {}, ours && again);
   }

@@ -28,11 +28,12 @@ struct session_options {
   std::uint64_t stream_window = 256 << 10;
   std::uint64_t connection_window = 4 << 20;
   std::uint64_t calls = 0;            // that the other side may have open; 0 for no limit
-  std::uint64_t block = 1 << 20;
+  std::uint64_t block = 16 << 20;     // as in gRPC
   std::size_t max_receive = 4 << 20;  // of a message, for calls of the other side
   std::chrono::nanoseconds keepalive{0};  // between PINGs when nothing arrives; 0 for none
   std::chrono::nanoseconds keepalive_timeout = 20s;
   bool keepalive_without_calls = false;
+  std::chrono::nanoseconds hello_timeout = 20s;  // for the other side's line and HELLO
   std::chrono::milliseconds min_ping{0}, min_idle_ping{0};  // that the other side has to keep
 };
 
@@ -118,6 +119,8 @@ class session final : public discardable, loop_member, transport_events {
   bool sends(const call& c) const { return c.outbox_ && !c.outbox_->items.empty(); }
   /// Ends a call without telling its user.
   void reset(call& c, wire::reset_code code, std::string_view text = {});
+  /// Ends a call of the other side at its deadline, without what waits to be sent.
+  void cut_off(call& c);
   /// The user has taken messages of n bytes.
   void consumed(call& c, std::size_t n);
 
@@ -133,6 +136,8 @@ class session final : public discardable, loop_member, transport_events {
   static void abandon(std::unique_ptr<session> s);
   /// The other side said BYE right after its HELLO: it has seen no call.
   bool refused() const { return refused_; }
+  /// The other side has answered a call of this side.
+  bool answered() const { return answered_; }
   bool over() const { return over_; }
   bool closed() const { return closed_; }
   std::size_t open_calls() const { return calls_.size(); }
@@ -179,6 +184,7 @@ class session final : public discardable, loop_member, transport_events {
   void heard();
   void keep_alive();
   void set_keepalive();
+  clock::time_point ping_due() const;
 
   // receive.cpp: frames that arrive
   void parse();
@@ -246,7 +252,7 @@ class session final : public discardable, loop_member, transport_events {
   const char* broken_ = nullptr;
   std::string why_;
   bool spoke_ = false;             // a frame of a call has left since the last PING
-  bool asked_ = false, line_seen_ = false, hello_seen_ = false, frame_seen_ = false;
+  bool asked_ = false, line_seen_ = false, hello_seen_ = false, frame_seen_ = false, answered_ = false;
   bool draining_ = false, drained_by_peer_ = false;    // by the other side: announced, and its last DRAIN
   bool announced_ = false, drained_ = false;           // by this side
   bool byes_ = false, over_ = false, closed_ = false, wants_writable_ = false, shut_ = false, refused_ = false;

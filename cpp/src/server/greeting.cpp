@@ -28,19 +28,6 @@ namespace {
 constexpr std::uint64_t segments = 2 * (shm::control_page + shm::default_ring);
 }  // namespace
 
-/// The memory that was sent to a client and waits for its verdict. Its pages are not allocated yet.
-struct greeting::made {
-  made(shm::layout l, descriptor memory, descriptor room, std::shared_ptr<shm::budget> b)
-      : l(l), memory(std::move(memory)), room(std::move(room)), bound(std::move(b)) {}
-  ~made() {
-    if (!given) bound->give_segments(segments);
-  }
-  shm::layout l;
-  descriptor memory, room;
-  std::shared_ptr<shm::budget> bound;
-  bool given = false;  // to the transport
-};
-
 greeting::greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d)
     : loop_(l), socket_(std::move(s)), bound_(std::move(bound)), done_(std::move(d)) {
   loop_.poller().add(socket_.get(), this);
@@ -69,18 +56,9 @@ void greeting::on_io(bool, bool) {
       }
     }
     if (answered_ && !received_.empty()) {
-      std::string error;
-      if (received_[0] != '+') {
-        received_.clear();
-        return finish_as_socket();
-      }
+      bool taken = received_[0] == '+';
       received_.clear();
-      descriptor data(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
-      if (!data) return finish(nullptr);
-      shm::parts parts{std::move(data), std::move(made_->room), std::move(made_->memory), made_->l, made_->bound, segments};
-      auto t = shm::make_transport(std::move(parts), true, error);
-      made_->given = bool(t);
-      return finish(std::move(t));
+      return taken ? finish(std::move(made_)) : finish_as_socket();
     }
     // No descriptor is received: there is no room for one here.
     char bytes[512];
@@ -92,7 +70,8 @@ void greeting::on_io(bool, bool) {
   }
 }
 
-/// Answers an offer. False if the connection stays a socket.
+/// Answers an offer. False if the connection stays a socket. All that may fail is done before: a client whose offer was accepted does not go
+/// back to the socket.
 bool greeting::answer() {
   std::size_t due;
   shm::offer o;
@@ -113,6 +92,12 @@ bool greeting::answer() {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) error = error_text("socketpair", errno);
     else ours = descriptor(pair[0]), theirs = descriptor(pair[1]);
   }
+  int file = memory.get();
+  if (error.empty()) {
+    descriptor data(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!data) error = error_text("dup", errno);
+    else made_ = shm::make_transport({std::move(data), std::move(ours), std::move(memory), l, bound_, segments}, true, error);
+  }
   if (!error.empty()) {
     if (taken) bound_->give_segments(segments);
     a.why = error;
@@ -123,9 +108,8 @@ bool greeting::answer() {
   a.accepted = true;
   a.ring = l.ring;
   a.slabs = l.slabs;
-  made_.reset(new made{l, std::move(memory), std::move(ours), bound_});
   // The first bytes of a socket: there is room for them.
-  if (!send_with_descriptors(socket_.get(), shm::format(a), made_->memory.get(), theirs.get())) {
+  if (!send_with_descriptors(socket_.get(), shm::format(a), file, theirs.get())) {
     finish(nullptr);
     return true;
   }
@@ -155,6 +139,7 @@ void greeting::unwatch() {
 }
 
 void greeting::finish_as_socket() {
+  made_.reset();
   unwatch();
   finish(socket_transport(std::move(socket_), "unix"));
 }

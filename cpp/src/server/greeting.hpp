@@ -42,10 +42,7 @@ class greeting final : public discardable, io_handler, timer {
   done done_;
   clock::time_point begun_ = clock::now();
   std::string received_;
-#ifdef __linux__
-  struct made;
-  std::unique_ptr<made> made_;
-#endif
+  std::unique_ptr<transport> made_;  // of shared memory, which waits for the client's verdict
 };
 
 }  // namespace nearcall::detail

@@ -7,8 +7,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
-#include <vector>
 
 #include <nearcall/health.hpp>
 
@@ -45,7 +45,7 @@ struct watcher {
 struct health::state {
   std::mutex mutex;
   std::map<std::string, int, std::less<>> statuses{{"", serving}};
-  std::vector<std::shared_ptr<watcher>> watchers;
+  std::set<std::shared_ptr<watcher>> watchers;
   bool is_shut_down = false;
 
   int find(std::string_view service) {
@@ -65,11 +65,11 @@ struct health::state {
       std::shared_ptr<watcher> w;
       registration(state& s, std::shared_ptr<watcher> added) : of(s), w(std::move(added)) {
         std::lock_guard l(of.mutex);
-        of.watchers.push_back(w);
+        of.watchers.insert(w);
       }
       ~registration() {
         std::lock_guard l(of.mutex);
-        std::erase(of.watchers, w);
+        of.watchers.erase(w);
       }
     } registered(*s, std::make_shared<watcher>(q.value(), c.driver().internal()));
     watcher& w = *registered.w;

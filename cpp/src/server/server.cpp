@@ -12,6 +12,7 @@
 #include "shm/budget.hpp"
 #include "sock/dial.hpp"
 #include "sock/socket.hpp"
+#include "sock/socket_file.hpp"
 
 namespace nearcall::detail {
 
@@ -47,8 +48,8 @@ class home {
     o.takes_calls = true;
     o.calls = options.max_calls;
     o.max_receive = options.max_receive;
-    o.keepalive = options.keepalive;
-    o.keepalive_timeout = options.keepalive_timeout;
+    if (options.keepalive.count() > 0) o.keepalive = std::max<std::chrono::nanoseconds>(options.keepalive, 1s);
+    if (options.keepalive_timeout.count() > 0) o.keepalive_timeout = options.keepalive_timeout;
     o.keepalive_without_calls = true;
     o.min_ping = o.min_idle_ping = options.min_ping;
     bool refused = only_memory && !t->looked_at();
@@ -73,6 +74,7 @@ class home {
     draining_ = true;
     for (auto& c : connections_) c->session->drain();
   }
+  void destroy_handlers() { loop.destroy_residents(table.get()); }
   void stop() {
     draining_ = true;
     for (auto& c : std::exchange(connections_, {})) {
@@ -117,25 +119,27 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   struct listener final : io_handler, timer {
     server_core& core;
     target at;
-    descriptor socket;
+    descriptor socket;  // before its file: the file goes first
+    socket_file file;
     nearcall::credentials credentials;
-    bool linked = at.local() && at.path[0] != '@';  // the socket has a file
-    listener(server_core& c, target t, descriptor s, nearcall::credentials cr) : core(c), at(std::move(t)), socket(std::move(s)), credentials(std::move(cr)) {
+    listener(server_core& c, target t, nearcall::credentials cr) : core(c), at(std::move(t)), credentials(std::move(cr)) {}
+    /// False, and why, if it cannot.
+    bool listen(std::string& error) {
+      socket = at.has_file() ? file.listen(at, error) : listen_on(at, error);
+      if (!socket) return false;
       core.loop.poller().add(socket.get(), this);
+      return true;
     }
     ~listener() {
+      if (core.loop.is_copy()) file.forget();
       core.loop.cancel(*this);
-      core.loop.poller().remove(socket.get(), this);
-      unlink();
-    }
-    void unlink() {
-      if (std::exchange(linked, false)) ::unlink(at.path.c_str());
+      if (socket) core.loop.poller().remove(socket.get(), this);
     }
     void on_io(bool, bool) override { (void)accept(16); }
     /// Accepts up to n connections; false if no more are there.
     bool accept(int n) {
       for (; n > 0; n--) {
-        descriptor s(::accept(socket.get(), nullptr, nullptr));
+        descriptor s = accept_on(socket.get());
         if (!s) {
           if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
           // The connection stays in the queue, and the socket readable: look again when others may have ended.
@@ -143,7 +147,6 @@ class server_core final : public std::enable_shared_from_this<server_core> {
           core.loop.set(*this, clock::now() + 100ms);
           return false;
         }
-        prepare_socket(s.get());
         core.greet(*this, std::move(s));
       }
       return true;
@@ -193,6 +196,8 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     for (auto& h : homes) n += h->count.load();
     return n;
   }
+  /// Somebody is connected, or a handler whose client has left has not returned.
+  bool busy() const { return connections() > 0 || table->running > 0; }
   void each_home(void (home::*f)()) {
     for (auto& h : homes) {
       if (&h->loop == &loop) ((*h).*f)();
@@ -202,7 +207,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   /// No more clients can connect. Those that have are served: closing the socket would cut them off.
   void stop_listening() {
     for (auto& l : listeners) {
-      l->unlink();
+      l->file.remove();
       while (l->accept(16)) {
       }
     }
@@ -222,6 +227,23 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   std::vector<std::unique_ptr<greeting>> greetings;
 };
 
+/// Keeps the core: the server may be destroyed meanwhile.
+task<void> stop_gracefully(std::shared_ptr<server_core> core, std::chrono::nanoseconds most) {
+  for (service* s : core->added) s->stopping();
+  core->stop_listening();
+  core->each_home(&home::drain);
+  auto begun = clock::now(), until = from_now(most);
+  for (auto pause = std::chrono::microseconds(100); core->busy() && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
+    co_await core->loop.driver().sleep_for(pause);
+    if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
+  }
+  core->drop_greetings();
+  core->each_home(&home::stop);
+  // Handlers that were cancelled may return now. The last bytes leave before the caller goes on, as it may end the process.
+  co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
+  core->each_home(&home::destroy_handlers);
+}
+
 }  // namespace nearcall::detail
 
 namespace nearcall {
@@ -230,7 +252,10 @@ using namespace detail;
 
 server::server(driver& d, server_options o) : core_(std::make_shared<server_core>(d, std::move(o))) {}
 
-server::~server() { stop(); }
+server::~server() {
+  stop();
+  core_->each_home(&home::destroy_handlers);
+}
 
 detail::method_table& server::methods() { return *core_->table; }
 
@@ -248,9 +273,9 @@ status server::listen(std::string_view text, nearcall::credentials c) {
   if (c && t.local()) return {code::invalid_argument, "TLS is for TCP: over a unix socket the system knows who the client is"};
   if (c && !c->error().empty()) return {code::invalid_argument, "TLS: " + c->error()};
   std::string error;
-  descriptor s = listen_on(t, error);
-  if (!s) return {code::unavailable, error};
-  core_->listeners.push_back(std::make_unique<server_core::listener>(*core_, std::move(t), std::move(s), std::move(c)));
+  auto l = std::make_unique<server_core::listener>(*core_, std::move(t), std::move(c));
+  if (!l->listen(error)) return {code::unavailable, error};
+  core_->listeners.push_back(std::move(l));
   return {};
 }
 
@@ -268,21 +293,7 @@ int server::port() const {
 
 std::size_t server::connections() const { return core_->connections(); }
 
-task<void> server::graceful_stop(std::chrono::nanoseconds most) {
-  auto core = core_;
-  for (service* s : core->added) s->stopping();
-  core->stop_listening();
-  core->each_home(&home::drain);
-  auto begun = clock::now(), until = begun + most;
-  for (auto pause = std::chrono::microseconds(100); core->connections() > 0 && clock::now() < until; pause = std::min(pause * 2, std::chrono::microseconds(20000))) {
-    co_await core->loop.driver().sleep_for(pause);
-    if (clock::now() - begun > 1s) core->drop_greetings();  // they have said nothing
-  }
-  core->drop_greetings();
-  core->each_home(&home::stop);
-  // The last bytes leave before the caller goes on, as it may end the process.
-  co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
-}
+task<void> server::graceful_stop(std::chrono::nanoseconds most) { return stop_gracefully(core_, most); }
 
 void server::stop() {
   core_->listeners.clear();

@@ -1,5 +1,6 @@
 #include "server/serving.hpp"
 
+#include "driver/resume.hpp"
 #include "mux/gzip.hpp"
 #include "mux/outcome.hpp"
 
@@ -55,6 +56,7 @@ call* serving::accept(wire::head_block& head, status& refusal) {
 void serving::begin(server_call& c) {
   if (limit_ == 0 || running_ < limit_) {
     running_++;
+    services_->running++;
     c.started_ = true;
     return loop_.push(c.starter_);
   }
@@ -72,8 +74,13 @@ void serving::unqueue(server_call& c) {
   (c.after_ ? c.after_->before_ : last_) = c.before_;
 }
 
-void serving::finished() {
+void serving::left() {
   running_--;
+  services_->running--;
+}
+
+void serving::finished() {
+  left();
   if (server_call* c = first_) {
     unqueue(*c);
     begin(*c);
@@ -104,6 +111,8 @@ void serving::start_waiting() {
 
 // ---- calls
 
+server_call::server_call() : origin_(run::new_origin()) {}
+
 void server_call::ready() {
   if (!started_ && !queued_) serving_->begin(*this);
 }
@@ -111,21 +120,25 @@ void server_call::ready() {
 void server_call::wake(waiter& w) { serving_->loop().wake(w); }
 
 void server_call::start() {
-  task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
-  task_.start();
+  {
+    detail::run r(origin_);
+    task_ = without_exceptions([&]() -> task<status> { return intercept(0); });  // a handler that is no coroutine throws from here
+    task_.start();
+  }
   if (task_.done()) return handled(outcome(task_));
   serving_->loop().enter(*this);
   awaits_task_ = [](server_call& c) -> detached {  // the call lives until its handler has returned
-    co_await begun{&c.task_};
+    co_await c.task_.ended();
     c.awaits_task_ = nullptr;
     c.serving_->loop().leave(c);
     c.handled(outcome(c.task_));
   }(*this).coroutine;
 }
 
-/// The loop ends before the handler.
+/// The loop, the server or the channel ends before the handler.
 void server_call::destroy() {
   serving_->loop().leave(*this);
+  serving_->left();
   awaits_task_.destroy();
   task_ = status{};  // before the request and the reply, which the handler refers to
   delete this;
@@ -137,8 +150,14 @@ task<status> server_call::intercept(std::size_t i) {
   return handle();
 }
 
+const void* server_call::owner() const { return serving_->services_.get(); }
+bool server_call::runs() const { return run::has(origin_); }
+
 void server_call::handled(status s) {
-  if (open()) {
+  if (stopper_.pending()) request_stop();  // others than the handler may have the token
+  if (open() && cancelled_ && session_->sends(*this)) {  // the deadline has passed, and the client takes nothing
+    session_->cut_off(*this);
+  } else if (open()) {
     const metadata* header = std::exchange(header_sent_, true) ? nullptr : &header_;
     if (!s.ok() && header && header->empty()) header = nullptr;
     session_->finish(*this, header, s.ok() ? reply() : nullptr, s, trailer_);
@@ -164,14 +183,37 @@ void server_call::send_header_once() {
   session_->send_header(*this, header_);
 }
 
-void server_call::cancel() {
+server_call::~server_call() {
+  while (dependents_) dependents_->depart();
+}
+
+/// Invariant: nothing that a handler awaits of its call lasts longer than the call. Its reads and writes are woken by on_cancelled; what it
+/// awaits elsewhere is in the list.
+void server_call::cancel(code c, const char* why) {
   if (std::exchange(cancelled_, true)) return;
-  if (stop_.stop_possible()) stop_.request_stop();
+  while (dependent* d = dependents_) {
+    d->depart();
+    d->call_ended({c, why});
+  }
+  if (stop_.stop_possible()) serving_->loop().push(stopper_);
   on_cancelled();
 }
 
+/// A callback may destroy the server. It must not destroy the handler that the callback belongs to.
+void server_call::request_stop() {
+  stopper_.drop();
+  detail::run r(origin_);
+  stop_.request_stop();
+}
+
+bool server_call::on_deadline() {
+  cancel(code::deadline_exceeded, "the deadline has passed");
+  bool returned = references_ == 1;  // and what it has left waits for credit
+  return started_ && !starter_.pending() && !returned;
+}
+
 void server_call::on_end(status&&, metadata&&, bool) {
-  cancel();
+  cancel(code::cancelled, "the call that this one was made for has ended");
   if (!started_) {  // it never will
     serving_->unqueue(*this);
     release();
@@ -212,15 +254,16 @@ void request_stream_call::on_cancelled() { wake(inbox_.waiter()); }
 bool request_stream_call::read_ready(void* into) {
   ready_ = !inbox_.wrong() && !cancelled() && inbox_.take(*this, into);
   if (!ready_ && inbox_.wrong()) fail(*inbox_.wrong());
-  return ready_ || half_closed_seen_ || cancelled() || inbox_.wrong();
+  return ready_;
 }
 bool request_stream_call::read_done() { return std::exchange(ready_, false) || inbox_.got(); }
 
 bool reply_writer::write(const message& m) {
-  if (ended()) return true;
+  if (ended()) return false;
   call_.send_header_once();
-  return !call_.open() || call_.session_->send(call_, m);
+  return call_.open() && call_.session_->send(call_, m);
 }
+bool reply_writer::sends() const { return call_.session_->sends(call_); }
 bool reply_writer::ended() const { return !call_.open() || call_.cancelled(); }
 
 }  // namespace nearcall::detail
@@ -228,6 +271,26 @@ bool reply_writer::ended() const { return !call_.open() || call_.cancelled(); }
 namespace nearcall {
 
 task<status> server_interceptor::next_handler::operator()() const { return call_->intercept(index_); }
+
+context::sleeper::~sleeper() {
+  if (armed()) call_.serving_->loop().cancel(*this);
+}
+bool context::sleeper::begin() {
+  if (call_.cancelled_) return false;
+  if (armed()) return true;
+  depend_on(call_.dependents_);
+  call_.serving_->loop().set(*this, detail::from_now(duration_));
+  return true;
+}
+void context::sleeper::expired() {
+  depart();
+  slept_ = true;
+  call_.wake(waiter_);
+}
+void context::sleeper::call_ended(const status&) {
+  call_.serving_->loop().cancel(*this);
+  call_.wake(waiter_);
+}
 
 std::string_view context::method() const { return call_.method_; }
 const metadata& context::client_metadata() const { return call_.client_metadata_; }
@@ -243,6 +306,7 @@ std::stop_token context::stop_token() {
     call_.stop_ = std::stop_source();
     if (call_.cancelled_) call_.stop_.request_stop();
   }
+  if (call_.stopper_.pending()) call_.request_stop();
   return call_.stop_.get_token();
 }
 

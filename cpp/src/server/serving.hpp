@@ -1,6 +1,7 @@
 // The calls that the other side of a connection makes, and their handlers.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ class services final : public method_table {
   void add(std::string_view name, std::unique_ptr<method_handler> m) override;
   std::vector<server_interceptor*> interceptors;
   bool arenas = false;
+  /// Handlers that have not returned, on all drivers.
+  mutable std::atomic<std::size_t> running{0};
   bool empty() const { return methods_.empty(); }
   /// The method of a name, and the name in memory that lives as long as this.
   method_handler* find(std::string_view name, std::string_view& kept) const;
@@ -49,6 +52,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
   friend class server_call;
   void begin(server_call& c);     // its handler, when one more may run
   void finished();                // a handler
+  void left();                    // the same, and no other one begins
   void unqueue(server_call& c);
   void make(client_call& c) override;
   void forget(client_call& c) override { calls_.remove(c); }

@@ -89,12 +89,12 @@ class shared_memory final : public transport {
     descriptor socket;
     bool data;
     std::uint64_t heard = 0;
-    bell_socket(shared_memory& m, descriptor s, bool data) : m(m), socket(std::move(s)), data(data) {}
+    bell_socket(shared_memory& of, descriptor s, bool for_data) : m(of), socket(std::move(s)), data(for_data) {}
     void on_io(bool, bool) override { m.on_bell(*this); }
   };
   struct idle_timer final : timer {
     shared_memory& m;
-    explicit idle_timer(shared_memory& m) : m(m) {}
+    explicit idle_timer(shared_memory& of) : m(of) {}
     void expired() override {
       if (!m.own_.in_use()) m.own_.free_pages();
     }

@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -76,9 +75,24 @@ std::vector<socket_address> resolve(const target& t, bool to_listen, std::string
   return found;
 }
 
-void prepare_socket(int fd) {
-  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+namespace {
+
+#ifdef __linux__
+descriptor new_socket(int family) { return descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+descriptor accepted(int listens) { return descriptor(::accept4(listens, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); }
+#else
+// A child that another thread starts in between inherits the descriptor: these systems have no better way.
+descriptor set_flags(descriptor s) {
+  if (!s) return s;
+  ::fcntl(s.get(), F_SETFD, FD_CLOEXEC);
+  ::fcntl(s.get(), F_SETFL, ::fcntl(s.get(), F_GETFL) | O_NONBLOCK);
+  return s;
+}
+descriptor new_socket(int family) { return set_flags(descriptor(::socket(family, SOCK_STREAM, 0))); }
+descriptor accepted(int listens) { return set_flags(descriptor(::accept(listens, nullptr, nullptr))); }
+#endif
+
+void prepare(int fd) {
   int one = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for unix sockets, which need it not
 #ifdef SO_NOSIGPIPE
@@ -86,55 +100,50 @@ void prepare_socket(int fd) {
 #endif
 }
 
+}  // namespace
+
+descriptor accept_on(int listens) {
+  descriptor s = accepted(listens);
+  if (s) prepare(s.get());
+  return s;
+}
+
 descriptor begin_connect(const socket_address& a, std::string& error) {
-  descriptor s(::socket(a.bytes.ss_family, SOCK_STREAM, 0));
+  descriptor s = new_socket(a.bytes.ss_family);
   if (!s) {
     error = error_text("socket", errno);
     return s;
   }
-  prepare_socket(s.get());
+  prepare(s.get());
   if (::connect(s.get(), reinterpret_cast<const sockaddr*>(&a.bytes), a.length) && errno != EINPROGRESS && errno != EINTR) {
-    error = error_text("connect to " + to_text(a), errno);
+    int why = errno;
+    error = error_text("connect to " + to_text(a), why);
     s.reset();
+    errno = why;
   }
   return s;
 }
 
-namespace {
-
-/// Whether a socket file is left over: connecting to it is refused.
-bool is_left_over(const socket_address& a, const std::string& path) {
-  struct stat st;
-  if (::lstat(path.c_str(), &st) || !S_ISSOCK(st.st_mode)) return false;
-  descriptor s(::socket(AF_UNIX, SOCK_STREAM, 0));
-  return s && ::connect(s.get(), reinterpret_cast<const sockaddr*>(&a.bytes), a.length) && errno == ECONNREFUSED;
-}
-
-}  // namespace
-
 descriptor listen_on(const target& t, std::string& error) {
+  int why = 0;
   for (auto& a : resolve(t, true, error)) {
-    descriptor s(::socket(a.bytes.ss_family, SOCK_STREAM, 0));
+    descriptor s = new_socket(a.bytes.ss_family);
     if (!s) {
-      error = error_text("socket", errno);
+      why = errno;
+      error = error_text("socket", why);
       continue;
     }
-    prepare_socket(s.get());
+    prepare(s.get());
     int one = 1;
     if (!t.local()) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    auto* address = reinterpret_cast<const sockaddr*>(&a.bytes);
-    int failed = ::bind(s.get(), address, a.length);
-    if (failed && errno == EADDRINUSE && t.local() && t.path[0] != '@' && is_left_over(a, t.path)) {
-      ::unlink(t.path.c_str());
-      failed = ::bind(s.get(), address, a.length);
-    }
-    if (!failed) failed = ::listen(s.get(), 512);
-    if (!failed) {
+    if (!::bind(s.get(), reinterpret_cast<const sockaddr*>(&a.bytes), a.length) && !::listen(s.get(), 512)) {
       error.clear();
       return s;
     }
-    error = error_text("listen on " + to_text(a), errno);
+    why = errno;
+    error = error_text("listen on " + to_text(a), why);
   }
+  errno = why;
   return {};
 }
 

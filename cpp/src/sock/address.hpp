@@ -19,6 +19,7 @@ struct target {
   std::string error;       // why the text is no target; empty if it is one
 
   bool local() const { return kind != scheme::tcp; }
+  bool has_file() const { return local() && path[0] != '@'; }
   /// gRPC's :authority.
   std::string authority() const { return local() ? "localhost" : host.find(':') == host.npos ? host + ":" + port : "[" + host + "]:" + port; }
 };
@@ -31,13 +32,14 @@ struct socket_address {
 /// The addresses of a target. It may wait for name servers.
 std::vector<socket_address> resolve(const target& t, bool to_listen, std::string& error);
 
-/// A socket that is being connected, without waiting.
+/// A socket that is being connected, without waiting; errno says why there is none.
 descriptor begin_connect(const socket_address& a, std::string& error);
-/// A socket that listens. A socket file that nobody listens on is replaced.
+/// A socket that listens; errno says why there is none.
 descriptor listen_on(const target& t, std::string& error);
+/// A connection of a socket that listens, if there is one; otherwise errno says why not.
+descriptor accept_on(int listens);
 
 std::string to_text(const socket_address& a);
-void prepare_socket(int fd);  // does not block, is closed by exec, sends small messages at once
 std::string error_text(std::string_view what, int error);
 
 }  // namespace nearcall::detail

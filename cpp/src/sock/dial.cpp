@@ -16,6 +16,7 @@ namespace nearcall::detail {
 
 namespace {
 constexpr auto connect_timeout = std::chrono::seconds(20);  // as gRPC's
+constexpr auto silence = std::chrono::milliseconds(250);      // of an address, before the next is tried: gRPC's, and RFC 8305's
 constexpr auto answer_timeout = std::chrono::seconds(5);
 
 bool needs_name_server(const target& t) {
@@ -24,9 +25,9 @@ bool needs_name_server(const target& t) {
 }
 }  // namespace
 
-dialer::dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, done d)
-    : loop_(l), target_(t), bound_(std::move(bound)), security_(s), done_(std::move(d)), self_(std::make_shared<dialer*>(this)) {
-  loop_.set(*this, clock::now() + connect_timeout);
+dialer::dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, std::size_t skip, done d)
+    : loop_(l), target_(t), bound_(std::move(bound)), security_(s), done_(std::move(d)), at_(skip), until_(clock::now() + connect_timeout), self_(std::make_shared<dialer*>(this)) {
+  loop_.set(*this, until_);
   if (!needs_name_server(t)) {
     // From the loop, so that `done` is never called from within this constructor.
     loop_.post([self = self_] {
@@ -64,45 +65,62 @@ void dialer::unwatch() {
 
 void dialer::finish(std::unique_ptr<transport> t, std::string error) {
   unwatch();
+  for (auto& a : std::exchange(attempts_, {})) {
+    a->leave();
+    loop_.discard(std::move(a));
+  }
   loop_.cancel(*this);
   if (!done_) return;
   done d = std::exchange(done_, nullptr);
   d(std::move(t), std::move(error));
 }
 
-void dialer::expired() { finish(nullptr, step_ == step::answering ? "the server has not answered the offer of shared memory" : "the connection was not made in time"); }
+void dialer::expired() {
+  if (step_ == step::connecting && at_ < addresses_.size() && clock::now() < until_) return next_address();
+  finish(nullptr, step_ == step::answering ? "the server has not answered the offer of shared memory" : "the connection was not made in time");
+}
 
 void dialer::resolved(std::vector<socket_address> found, std::string error) {
   if (security_ && !security_->error().empty()) return finish(nullptr, "TLS: " + security_->error());
   if (found.empty()) return finish(nullptr, error.empty() ? "the target has no address" : error);
   addresses_ = std::move(found);
+  if (at_ >= addresses_.size()) at_ = 0;  // there are others now
   step_ = step::connecting;
   next_address();
 }
 
 void dialer::next_address() {
   while (at_ < addresses_.size()) {
-    socket_ = begin_connect(addresses_[at_++], error_);
-    if (!socket_) continue;
-    watch();
-    loop_.poller().want_writable(socket_.get(), this, true);
-    return;
+    descriptor s = begin_connect(addresses_[at_++], error_);
+    if (!s) continue;
+    attempts_.push_back(std::make_unique<attempt>(*this, std::move(s), at_ - 1));
+    return loop_.set(*this, at_ < addresses_.size() ? std::min(until_, clock::now() + silence) : until_);
   }
-  finish(nullptr, error_);
+  if (attempts_.empty()) finish(nullptr, error_);
 }
 
-void dialer::on_io(bool, bool) {
-  if (step_ == step::answering) return read_answer();
+/// A socket is connected, or could not be.
+void dialer::tried(attempt& a) {
   int failed = 0;
   socklen_t n = sizeof failed;
-  ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &failed, &n);
-  unwatch();
+  ::getsockopt(a.socket.get(), SOL_SOCKET, SO_ERROR, &failed, &n);
+  taken_ = a.address;
+  descriptor s = a.leave();
+  for (auto& other : attempts_)
+    if (!failed || other.get() == &a) {
+      other->leave();
+      loop_.discard(std::move(other));
+    }
+  std::erase(attempts_, nullptr);
   if (failed) {
-    error_ = error_text("connect to " + to_text(addresses_[at_ - 1]), failed);
+    error_ = error_text("connect to " + to_text(addresses_[taken_]), failed);
     return next_address();
   }
+  socket_ = std::move(s);
   connected();
 }
+
+void dialer::on_io(bool, bool) { read_answer(); }
 
 #ifdef __linux__
 

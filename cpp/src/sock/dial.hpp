@@ -26,17 +26,38 @@ namespace shm {
 class budget;
 }
 
-/// Connects to a target: name resolution, each address in turn, and for a unix socket the offer of shared memory.
+/// Connects to a target: name resolution, its addresses, and for a unix socket the offer of shared memory. Addresses are tried in turn: the
+/// next when one has failed, or has been silent for a while, and the first that answers is taken.
 class dialer final : public discardable, io_handler, timer {
  public:
   using done = std::function<void(std::unique_ptr<transport>, std::string error)>;
   /// `done` is called once, from the loop; not after the dialer was destroyed.
-  /// `bound`: of shared memory; null if none is offered.
-  dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, done d);
+  /// `bound`: of shared memory; null if none is offered. `skip`: how many of the addresses are left out.
+  dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, std::size_t skip, done d);
   ~dialer() override;
+  /// The place of the address that was taken, and how many come after it.
+  std::size_t taken() const { return taken_; }
+  std::size_t others() const { return addresses_.size() - taken_ - 1; }
 
  private:
   enum class step { resolving, connecting, answering };
+  /// A socket that is being connected.
+  struct attempt final : discardable, io_handler {
+    dialer& d;
+    descriptor socket;
+    std::size_t address;
+    attempt(dialer& d, descriptor s, std::size_t a) : d(d), socket(std::move(s)), address(a) {
+      d.loop_.poller().add(socket.get(), this);
+      d.loop_.poller().want_writable(socket.get(), this, true);
+    }
+    ~attempt() override { leave(); }
+    void on_io(bool, bool) override { d.tried(*this); }
+    descriptor leave() {
+      if (socket) d.loop_.poller().remove(socket.get(), this);
+      return std::move(socket);
+    }
+  };
+  void tried(attempt& a);
   void resolved(std::vector<socket_address> found, std::string error);
   void next_address();
   void connected();
@@ -54,7 +75,9 @@ class dialer final : public discardable, io_handler, timer {
   done done_;
   step step_ = step::resolving;
   std::vector<socket_address> addresses_;
-  std::size_t at_ = 0;
+  std::size_t at_ = 0, taken_ = 0;
+  std::vector<std::unique_ptr<attempt>> attempts_;
+  clock::time_point until_;
   descriptor socket_;
   bool watched_ = false;
   std::string error_, received_;

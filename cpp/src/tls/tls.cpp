@@ -8,9 +8,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "driver/loop.hpp"
 #include "sock/dial.hpp"
@@ -295,10 +294,11 @@ class tls final : public security {
 }  // namespace detail
 
 std::string read_pem(const std::string& path) {
-  std::ifstream f(path);
-  std::stringstream all;
-  all << f.rdbuf();
-  return all.str();
+  std::unique_ptr<FILE, int (*)(FILE*)> f(std::fopen(path.c_str(), "re"), std::fclose);  // closed by exec, which an ifstream is not
+  std::string all;
+  char bytes[4096];
+  for (std::size_t n; f && (n = std::fread(bytes, 1, sizeof bytes, f.get())) > 0;) all.append(bytes, n);
+  return all;
 }
 
 credentials tls_for_clients(const tls_options& o) { return std::make_shared<detail::tls>(o, false); }

@@ -22,6 +22,7 @@ bool is_value(std::string_view key, std::string_view value) { return key.ends_wi
 
 /// Keys whose content has a place of its own in the protocol. They are not sent and not delivered.
 bool is_reserved(std::string_view k) {
+  if (k.starts_with(':')) return true;
   for (std::string_view r : {"content-type", "user-agent", "te", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status",
                              "grpc-timeout"})
     if (k == r) return true;
@@ -74,7 +75,7 @@ std::string to_utf8(std::string_view s) {
   return text;
 }
 
-rpc_status read_rpc_status(std::string_view s) {
+rpc_status read_rpc_status(std::string_view s, std::vector<std::string_view>* details) {
   rpc_status found;
   std::size_t at = 0;
   auto varint = [&](std::uint64_t& v) {
@@ -102,6 +103,7 @@ rpc_status read_rpc_status(std::string_view s) {
         if (!varint(v) || v > s.size() - at) return found;
         if (tag >> 3 == 2 && !is_utf8(s.substr(at, v))) return found;
         if (tag >> 3 == 3) found.details++;
+        if (tag >> 3 == 3 && details) details->push_back(s.substr(at, std::size_t(v)));
         at += v;
         break;
       case 5:
@@ -135,8 +137,21 @@ std::uint64_t end_size(const status& s, const metadata& trailer) {
 
 std::string wrong_metadata(const metadata& m) {
   for (auto& [key, value] : m) {
-    if (!is_key(key)) return "the key of metadata \"" + key + "\" has a character that gRPC does not allow: keys are lower case";
-    if (!is_value(key, value)) return "the value of metadata \"" + key + "\" has a control character: only keys that end in -bin may";
+    if (key.empty()) return "there is an empty key in the header";
+    if (key[0] != ':' && key.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz-_.") != key.npos)
+      return "header key \"" + key + "\" contains illegal characters not in [0-9a-z-_.]";
+    if (key.ends_with("-bin")) continue;
+    for (char c : value)
+      if (c < 0x20 || c > 0x7e) return "header key \"" + key + "\" contains value with non-printable ASCII characters";
+  }
+  return {};
+}
+
+std::string wrong_trailer(const metadata& m) {
+  for (auto& [key, value] : m) {
+    if (is_reserved(key)) continue;
+    if (!is_key(key)) return "invalid header field name \"" + key + "\"";
+    if (!is_value(key, value)) return "invalid header field value for \"" + key + "\"";
   }
   return {};
 }

@@ -46,8 +46,10 @@ std::uint64_t size_of(const metadata& m);
 std::uint64_t head_size(std::string_view method, const profile& p, const metadata& m);
 std::uint64_t end_size(const status& s, const metadata& trailer);
 
-/// The rule that metadata breaks which a user wants to send, with the key; empty if there is none.
+/// The rule that metadata breaks which a user wants to send, with the key; empty if there is none. As in gRPC it is one for a call and for a
+/// header, and HTTP/2's for a trailer.
 std::string wrong_metadata(const metadata& m);
+std::string wrong_trailer(const metadata& m);
 bool has_controls(std::string_view s);
 bool is_utf8(std::string_view s);
 /// s with U+FFFD in place of each byte that is not UTF-8.
@@ -59,7 +61,8 @@ struct rpc_status {
   std::int32_t code = 0;
   std::uint64_t details = 0;  // entries
 };
-rpc_status read_rpc_status(std::string_view bytes);
+/// `details` gets the entries, which the bytes hold.
+rpc_status read_rpc_status(std::string_view bytes, std::vector<std::string_view>* details = nullptr);
 
 /// Writes blocks. It holds the names and profiles that this direction of a connection has numbered.
 class encoder {

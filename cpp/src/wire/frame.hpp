@@ -18,6 +18,7 @@ constexpr std::size_t first_block = 16384;       // the largest block until HELL
 constexpr std::size_t message_cost = 5;          // of credit, for each message besides its bytes
 constexpr std::size_t least_place = 32768;       // the smallest message that may lie in a slab
 constexpr std::uint64_t max_credit = std::uint64_t(1) << 62;
+constexpr std::uint64_t largest_number = max_credit - 1;
 constexpr std::uint64_t announces = std::uint64_t(1) << 53;  // DRAIN's last, from here on
 
 // Kinds of frames. The flags of a STREAM frame are in its kind.

@@ -127,13 +127,13 @@ CHECK(metadata_of_3000_keys) {
   for (int i = 0; i < 3; i++) EXPECT_IS((co_await w.echo.Unary(message("x"), {.md = m})).status().to_string(), "OK");
 }
 CHECK(metadata_larger_than_the_server_takes) {
-  std::string h(2000000, 'h');
+  std::string h(17000000, 'h');
   auto r = co_await w.echo.Unary(message("x"), {.md = {{"x-header", h}}});
   EXPECT_IS(r.status().code(), code::internal);
   EXPECT_IS((co_await w.echo.Unary(message("after")))->data(), "after");
 }
 CHECK(metadata_that_is_wrong) {
-  for (auto [key, value] : {std::pair("Upper", "x"), std::pair("", "x"), std::pair("a b", "x"), std::pair("a", "x\n"), std::pair(":path", "/")}) {
+  for (auto [key, value] : {std::pair("Upper", "x"), std::pair("", "x"), std::pair("a b", "x"), std::pair("a", "x\n"), std::pair("a!b", "x")}) {
     auto r = co_await w.echo.Unary(message("x"), {.md = {{key, value}}});
     EXPECT_IS(r.status().code(), code::internal);
   }

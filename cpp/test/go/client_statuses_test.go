@@ -189,7 +189,7 @@ var statusChecks = []check{
 			return status.Code(err)
 		}
 		// What is not metadata has less than 1 kB.
-		least := 1<<20 - 1000
+		least := 16<<20 - 1000
 		most := sort.Search(1000, func(i int) bool { return send(least+i) != codes.OK }) - 1
 		if most < 1 || send(least+most) != codes.OK || send(least+most+1) != codes.Internal {
 			t.Errorf("%d bytes: %v, one more: %v", least+most, send(least+most), send(least+most+1))

@@ -13,8 +13,8 @@ struct shop_service : shop::Orders_service {
 
 int main() {
   nearcall::driver d;
-  nearcall::server s(d);
   shop_service service;
+  nearcall::server s(d);
   s.add(service);
   if (s.listen("tcp:127.0.0.1:0", nearcall::tls_for_servers({})).ok()) return 1;  // without a certificate
   if (!s.listen("unix:shop.sock").ok()) return 1;
