@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -245,7 +246,7 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := serveNear(t)
 			_ = s.ask(t).Close() // after that the server has a name
-			squatted := fmt.Sprintf("nearcall-test-%d-%s", os.Getpid(), name)
+			squatted := fmt.Sprintf("nearcall-%016x%016x", os.Getpid(), rand.Uint64())
 			s.near.mu.Lock()
 			named.Delete(s.near.name)
 			s.near.name = squatted
@@ -489,7 +490,7 @@ func TestASquatterOfAnotherUserHearsNothing(t *testing.T) {
 	}
 	s := serveNear(t)
 	_ = s.ask(t).Close()
-	squatted := fmt.Sprintf("nearcall-test-%d", os.Getpid())
+	squatted := fmt.Sprintf("nearcall-%016x%016x", os.Getpid(), rand.Uint64())
 	s.near.mu.Lock()
 	named.Delete(s.near.name)
 	s.near.name = squatted
