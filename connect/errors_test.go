@@ -155,11 +155,8 @@ func TestAPanicFailsTheCall(t *testing.T) {
 	})
 }
 
-// A panicking codec fails where it is told to.
-type panicking struct {
-	encoding.CodecV2
-	decodes bool
-}
+// A panicking codec panics at the messages that ask for it.
+type panicking struct{ encoding.CodecV2 }
 
 func (panicking) Name() string { return "nearconnect-panics" }
 

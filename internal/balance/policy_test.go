@@ -164,6 +164,7 @@ var handedOver atomic.Pointer[func()]
 
 func (h *handing) UpdateClientConnState(s balancer.ClientConnState) error {
 	var sc balancer.SubConn
+	//lint:ignore SA1019 as policies of programs do
 	sc, err := h.cc.NewSubConn(s.ResolverState.Addresses, balancer.NewSubConnOptions{StateListener: func(s balancer.SubConnState) {
 		if s.ConnectivityState != connectivity.Ready {
 			return

@@ -69,14 +69,14 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		ci.reports = true
 	}
 	for i, o := range opts {
-		switch o.(type) {
+		switch o := o.(type) {
 		case grpc.StaticMethodCallOption: // generated code adds it to each call
 			continue
 		case RawHeader, RawTrailer:
 			ci.reports = true
 			continue
 		case Verdict:
-			o.(Verdict).Outcome.Known = true
+			o.Outcome.Known = true
 			ci.reports = true
 			continue
 		case SendsOn:
