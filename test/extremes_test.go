@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func tcpTarget(*testing.T) string { return "tcp:127.0.0.1:0" }
 // byNearcall returns a dial that uses opts besides those that it is given.
 func byNearcall(opts ...nearcall.DialOption) func(t *testing.T, target string, more ...nearcall.DialOption) func(context.Context) error {
 	return func(t *testing.T, target string, more ...nearcall.DialOption) func(context.Context) error {
-		client := dial(t, target, append(more, opts...)...)
+		client := dial(t, target, slices.Concat(more, opts)...)
 		return func(ctx context.Context) error {
 			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100_000)})
 			return err

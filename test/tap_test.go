@@ -163,6 +163,7 @@ func TestEveryPathAsksTheTapHandle(t *testing.T) {
 	handler := serve(t, service, tapping(&asked))
 	site := httptest.NewUnstartedServer(handler)
 	site.Config.Protocols = &both
+	site.Config.HTTP2 = &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}
 	site.Start()
 	t.Cleanup(site.Close)
 	check("ServeHTTP", 1, posts(site.Client(), site.URL))
