@@ -717,10 +717,10 @@ var messageCases = []Case{
 			Duplex: func(s duplexServer) error {
 				defer over.Open()
 				var err error
-				for err == nil {
+				for n := 0; err == nil && n < 100; n++ { // over ServeHTTP what is sent after the end may be dropped
 					err = s.Send(&pb.StreamingOutputCallResponse{Payload: &pb.Payload{Body: make([]byte, 64<<10)}})
 				}
-				h.Note("send fails")
+				h.Note("send ends")
 				return err
 			},
 		}})
