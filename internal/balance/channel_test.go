@@ -63,6 +63,13 @@ func ordinary(t *testing.T, s service, opts ...grpc.ServerOption) string {
 // near serves s with nearcall at target.
 func near(t *testing.T, target string, s service) *nearcall.Server {
 	t.Helper()
+	srv, _ := nearListening(t, target, s)
+	return srv
+}
+
+// nearListening is near, and returns the listener as well.
+func nearListening(t *testing.T, target string, s service) (*nearcall.Server, nearcall.Listener) {
+	t.Helper()
 	lis, err := nearcall.Listen(target)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +78,7 @@ func near(t *testing.T, target string, s service) *nearcall.Server {
 	testpb.RegisterTestServiceServer(srv, s)
 	go srv.Serve(lis)
 	t.Cleanup(srv.Stop)
-	return srv
+	return srv, lis
 }
 
 // The addresses of an endpoint are tried in their order, but the nearest first.
