@@ -152,6 +152,8 @@ var forwardDiffers = map[string]string{
 	"PreparedMsg is compressed once":                         "the call is made twice, and each has compression of its own",
 	"PreparedMsg of clients":                                 "stats handlers are told of other headers",
 	"PreparedMsg and limits":                                 "the error of a message that was announced has another text",
+	"package authz allows and denies":                        "ServeHTTP has no connection, which authz wants",
+	"the connection that package authz finds":                "ServeHTTP has no connection, which authz wants",
 }
 
 // forwarded runs all handlers on a *grpc.Server, to which a nearcall server forwards the

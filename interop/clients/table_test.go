@@ -69,10 +69,10 @@ var columns = []column{
 		serveConns(lis, func(conn net.Conn) { _ = srv.ServeConn(conn) })
 	}},
 	{Title: "`http.Server`", Handler: true, Serve: func(srv *nearcall.Server, lis net.Listener, _ *tls.Config) {
-		serveHTTP(srv, lis, nil)
+		serveHTTP(mounted(srv), lis, nil)
 	}},
 	{Title: "`http.Server`, TLS", Handler: true, TLS: true, Serve: func(srv *nearcall.Server, lis net.Listener, config *tls.Config) {
-		serveHTTP(srv, lis, config)
+		serveHTTP(mounted(srv), lis, config)
 	}},
 	{Title: "`http2.Server.ServeConn`", Handler: true, Serve: func(srv *nearcall.Server, lis net.Listener, _ *tls.Config) {
 		serveConns(lis, func(conn net.Conn) {
@@ -101,6 +101,14 @@ func serveConns(lis net.Listener, serve func(net.Conn)) {
 		}
 		serving.Go(func() { serve(conn) })
 	}
+}
+
+// mounted returns a handler of all that srv serves, with WebSockets at the path that the client takes.
+func mounted(srv *nearcall.Server) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", srv)
+	mux.Handle("/calls", srv.WebSockets())
+	return mux
 }
 
 func serveHTTP(h http.Handler, lis net.Listener, config *tls.Config) {
