@@ -81,7 +81,7 @@ var columns = []column{
 		})
 	}},
 	{Title: "`grpcweb.WrapHandler`", Handler: true, Serve: func(srv *nearcall.Server, lis net.Listener, _ *tls.Config) {
-		serveHTTP(grpcweb.WrapHandler(srv, grpcweb.WithOriginFunc(func(string) bool { return true })), lis, nil)
+		serveHTTP(grpcweb.WrapHandler(mounted(srv), grpcweb.WithOriginFunc(func(string) bool { return true })), lis, nil)
 	}},
 }
 
