@@ -177,7 +177,11 @@ func TestNoTimeToConnect(t *testing.T) {
 		for _, f := range faces() {
 			t.Run(fmt.Sprintf("%s/%v", f.name, d), func(t *testing.T) {
 				t.Parallel()
-				allEnd(t, f, 1, unavailable, []nearcall.ServerOption{nearcall.ConnectionTimeout(d)})
+				want := unavailable
+				if d == 1 {
+					want = okOrGone // some systems' clocks show less as nothing
+				}
+				allEnd(t, f, 1, want, []nearcall.ServerOption{nearcall.ConnectionTimeout(d)})
 			})
 		}
 	}

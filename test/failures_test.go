@@ -68,6 +68,7 @@ type nilResolver struct {
 }
 
 func TestWhatAClientsFunctionReturnsBesideAnErrorIsNotUsed(t *testing.T) {
+	needs.UnixSockets(t)
 	plain := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}), plain)
 	lis := listenTCP(t)
