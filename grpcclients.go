@@ -87,7 +87,7 @@ func (s *Server) grpcConfig() grpcserver.Config {
 		opts = append(opts, grpc.InitialConnWindowSize(int32(n)))
 	}
 	opts = append(opts, grpc.MaxHeaderListSize(uint32(cmp.Or(o.Socket.MaxHeaderBytes, http2Headers))))
-	if d := o.Socket.Handshake; d > 0 {
+	if d := o.Socket.Handshake; d != 0 {
 		opts = append(opts, grpc.ConnectionTimeout(d))
 	}
 	if h := s.core.Unregistered(); h != nil {

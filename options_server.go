@@ -263,7 +263,10 @@ func DisableSpinning() ServerOption {
 // including the handshake of the credentials. After that time the server closes the connection.
 // The default is 120 s. As in grpc-go, every connection fails if d is not positive.
 func ConnectionTimeout(d time.Duration) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = max(d, 1) })
+	if d <= 0 {
+		d = -1 // the deadline has passed, also by a coarse clock; 0 is the default
+	}
+	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = d })
 }
 
 // A ClientKind is a set of kinds of clients other than nearcall's: see [OtherClients].

@@ -51,7 +51,7 @@ func config(s *registry.Settings) *q.Config {
 	if s.MaxStreams > 0 {
 		c.MaxIncomingStreams = int64(s.MaxStreams)
 	}
-	if s.Handshake > 0 {
+	if s.Handshake != 0 {
 		c.HandshakeIdleTimeout = max(min(s.Handshake, handshake)/2, 1) // quic-go takes 0 as its default
 	}
 	return c

@@ -1,5 +1,5 @@
-// What descriptors and memory come to: other programs do not inherit them, their lack is no error of a call, and a child's copies are of no
-// consequence. The test has the system's calls in its hands.
+// Descriptors and shared memory: other programs do not inherit them, calls succeed when the system has none left, and copies in a child do
+// no harm. The tests replace system calls.
 #include <gtest/gtest.h>
 #include <nearcall/nearcall.hpp>
 

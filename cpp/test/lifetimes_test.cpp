@@ -1,4 +1,4 @@
-// Who waits may be destroyed, at each await: nothing is lost with it, and what it waited for can be awaited again.
+// Cancel safety: these tests destroy a waiting coroutine at each await. Nothing is lost, and what it awaited can be awaited again.
 #include <gtest/gtest.h>
 #include <nearcall/nearcall.hpp>
 
@@ -37,7 +37,7 @@ bool ends_within(driver& d, int turns, W wait) {
   return t.done();
 }
 
-/// For 0, 1, 2 … turns of the driver before whoever waits is destroyed, until nobody was.
+/// Calls f with 0, 1, 2 … turns of the driver, after which f destroys the waiting coroutine, until f says that none was left to destroy.
 template <class F>
 void at_each_turn(F f) {
   for (int turns = 0; !f(turns) && !testing::Test::HasFailure(); turns++) ASSERT_LT(turns, 1'000'000);

@@ -73,7 +73,7 @@ TEST(Stack, DoesNotGrowWithMessages) {
   }());
 }
 
-/// A coroutine of somebody else, which awaits what is of nearcall.
+/// A coroutine type from another library, which awaits nearcall's tasks.
 struct foreign {
   struct promise_type {
     foreign get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }

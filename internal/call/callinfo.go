@@ -142,18 +142,18 @@ type (
 	RawTrailer struct{ grpc.TrailerCallOption }
 )
 
-// SendsOn is an option for streams that go on if SendMsg returns an error because its message cannot be
-// encoded or is too large: nothing of it was sent. grpc-go ignores it.
+// SendsOn is an option for streams. It keeps the stream open if SendMsg fails because the message
+// cannot be encoded or is too large; none of it was sent. grpc-go ignores the option.
 type SendsOn struct{ grpc.EmptyCallOption }
 
-// A Verdict is an option that tells, when a call's error is returned, who has made the error. grpc-go
-// ignores it, and Outcome stays zero.
+// A Verdict is an option that reports, when a call fails, which side made the error. grpc-go
+// ignores the option, and Outcome stays zero.
 type Verdict struct {
 	grpc.EmptyCallOption
 	Outcome *Outcome
 }
 
-// An Outcome says who has made the error of a call.
+// An Outcome says which side made the error of a call.
 type Outcome struct {
 	Known    bool
 	ByCallee bool // otherwise the caller's side, for example because the connection was lost

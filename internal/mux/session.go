@@ -114,7 +114,7 @@ type Options struct {
 	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
 	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
-	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default
+	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default, negative for no time
 	Farewell       time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
 	Keepalive       keepalive.ClientParameters // for clients; they send no PINGs if Time is 0

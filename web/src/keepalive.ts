@@ -30,7 +30,7 @@ export class Keepalive {
   }
 
   #wait(): void {
-    const interval = Math.min(Math.max(this.#interval, this.#least), maxTimer);
+    const interval = Math.max(this.#interval, this.#least);
     const last = () => Math.max(this.#session.heardAt, this.#pinged);
     const due = this.#session.wanted ? last() + interval - performance.now() : interval;
     this.#timer = setTimeout(
@@ -38,7 +38,7 @@ export class Keepalive {
         if (this.#session.wanted && performance.now() - last() >= interval) this.#ping();
         else this.#wait();
       },
-      Math.max(due, 100),
+      Math.min(Math.max(due, 100), maxTimer),
     );
   }
 

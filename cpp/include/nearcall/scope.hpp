@@ -11,14 +11,14 @@
 
 namespace nearcall {
 
-/// Keeps tasks that run beside whoever has begun them.
+/// Runs tasks beside the coroutine that spawns them, and owns them.
 ///
 ///     nearcall::scope each;
 ///     while (auto* order = co_await feed.read()) each.spawn(handle(*order));
 ///     co_await each.join();
 ///
-/// It belongs to the thread of the tasks' driver. Tasks that still run when it is destroyed are destroyed where they wait; what they refer to
-/// has to live as long. None of them may destroy it.
+/// A scope is used only on the thread of the tasks' driver. Its destructor destroys the tasks that still run, each where it waits. What the
+/// tasks refer to must outlive the scope. A task must not destroy its scope.
 class scope {
  public:
   scope() = default;

@@ -218,16 +218,16 @@ class promise<void> : public promise_base {
 
 }  // namespace detail
 
-// Whoever waits may be destroyed: a coroutine with its task, or a branch of any() that was not the first. The rule of everything in this
-// library that can be awaited: nothing is lost with it, and what it waited for can be awaited again. A call, a task, a sleep, a function on
-// a pool and a stop go on meanwhile; the next read() gives the message that has arrived; a message that was written is sent. Only one
-// coroutine at a time may wait for each, one to read and one to write for a stream. A task that is destroyed itself loses what it has
-// already read: give it a name, and await it again.
+// Cancel safety: a waiting coroutine can be destroyed, with its task or as a branch of any() that was not the first. Nothing is lost, and
+// what it awaited can be awaited again. This is a rule for everything in this library that can be awaited. A call, a task, a sleep, a
+// function on a pool and a stop go on; the next read() gets the message that arrives; a written message is sent. Only one coroutine at a
+// time can await each; a stream can have one that reads and one that writes. A destroyed task loses what it has already read, so keep it in
+// a variable, and await it again.
 
-/// A coroutine that begins when it is awaited, and hands its value to whoever awaits it, once. It is destroyed with its task. If whoever
-/// awaits it is destroyed, it goes on, and can be awaited again.
+/// A coroutine that begins when it is first awaited, and gives its value once. Its task owns it. If the coroutine that awaits it is
+/// destroyed, the task goes on, and can be awaited again.
 ///
-/// A function that is no coroutine may return `task<T>`, too: `return value;` makes a task that is done, without a coroutine.
+/// An ordinary function can return `task<T>` as well: `return value;` makes a finished task, without a coroutine.
 template <class T>
 class [[nodiscard]] task {
  public:

@@ -401,7 +401,7 @@ func (o Options) serverMux(c ready) mux.Options {
 		name = a.Network() + ":" + a.String()
 	}
 	m := o.mux(name, false, c.conn, c.over != mux.Conn(c.conn), c.peer)
-	m.Handshake = max(time.Until(c.deadline), 1)
+	m.Handshake = cmp.Or(time.Until(c.deadline), -1)
 	m.First, m.Greeted = c.first, c.greeted
 	return m
 }

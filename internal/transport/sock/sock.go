@@ -51,7 +51,7 @@ type Options struct {
 	ConnWindow     int           // of all calls of a connection, in bytes
 	MaxHeaderBytes int           // the largest header or trailer that is accepted, in bytes, counting 32 for each entry
 	MaxStreams     uint32        // a client's concurrent streams; 0 for no limit
-	Handshake      time.Duration // how long a peer's handshake may take
+	Handshake      time.Duration // how long a peer's handshake may take; 120 s by default, negative for no time
 
 	Keepalive       keepalive.ClientParameters // of a dialer
 	ServerKeepalive keepalive.ServerParameters // of a listener
