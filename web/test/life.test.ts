@@ -257,6 +257,31 @@ describe("connections", () => {
     transport.close();
   });
 
+  test("a server that wants no PING for a month gets none, although timers are shorter", async (t) => {
+    t.mock.timers.enable({ apis: ["setTimeout"] });
+    let clock = 0;
+    t.mock.method(performance, "now").mock.mockImplementation(() => clock);
+    const days = async (n: number) => {
+      for (const hour = 3_600_000, end = clock + 24 * n * hour; clock < end; await Promise.resolve()) {
+        clock += hour;
+        t.mock.timers.tick(hour);
+      }
+    };
+    const { transport, client } = open({ WebSocket: played, keepaliveMs: 1000 });
+    const call = fails(client.echo({ text: "!hang" }), Code.Unavailable, "has not answered a PING");
+    const socket = Played.last as Played;
+    socket.open();
+    socket.greet(30 * 86_400_000);
+    await days(25); // more than 2³¹ ms
+    const before = socket.sent.length;
+    await days(7);
+    assert.equal(socket.sent.length, before);
+    await days(2); // a tenth more than a month
+    assert.equal(socket.sent.length, before + 1);
+    await call;
+    transport.close();
+  });
+
   type Impl = Partial<ServiceImpl<typeof Probe>>;
   for (const [name, method, implement] of [
     [
