@@ -6,7 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/options"
@@ -43,7 +45,24 @@ func TestDurationsThatMeanNever(t *testing.T) {
 		lasts(t, keepalive.ClientParameters{Time: 1, Timeout: d})
 		lasts(t, keepalive.ClientParameters{Time: d, Timeout: d})
 		lasts(t, keepalive.ClientParameters{Time: math.MaxInt64}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: d, Timeout: d}))
-		lasts(t, keepalive.ClientParameters{}, nearcall.ConnectionTimeout(math.MaxInt64-d))
+	}
+	for _, d := range []time.Duration{math.MaxInt64 - 1, math.MaxInt64} {
+		lasts(t, keepalive.ClientParameters{}, nearcall.ConnectionTimeout(d))
+	}
+}
+
+// As in grpc-go, no connection succeeds if a server gives it no time.
+func TestNoTimeToConnect(t *testing.T) {
+	for _, d := range []time.Duration{math.MinInt64, -1, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			n := plainNetwork(t)
+			config, _ := testTLS()
+			serveOn(t, n.lis, service{}, nearcall.ConnectionTimeout(d), nearcall.Creds(nearcall.NewTLS(config)))
+			c := dial(t, "inproc:unused", options.WithDialer(n.dialer(t, &registry.Settings{})))
+			if _, err := c.UnaryCall(t.Context(), empty); status.Code(err) != codes.Unavailable {
+				t.Errorf("with %v: %v", d, err)
+			}
+		})
 	}
 }
 
@@ -53,10 +72,10 @@ func TestConfigOfAnyDurations(t *testing.T) {
 	for _, period := range durations {
 		for _, timeout := range durations {
 			c := clientConfig(&registry.Settings{Options: sock.Options{
-				Handshake: max(timeout, 1), Keepalive: keepalive.ClientParameters{Time: period, Timeout: timeout},
+				Handshake: timeout, Keepalive: keepalive.ClientParameters{Time: period, Timeout: timeout},
 			}})
 			s := serverConfig(&registry.Settings{Options: sock.Options{
-				Handshake: max(timeout, 1), ServerKeepalive: keepalive.ServerParameters{Time: period, Timeout: timeout},
+				Handshake: timeout, ServerKeepalive: keepalive.ServerParameters{Time: period, Timeout: timeout},
 			}})
 			for _, c := range []struct{ idle, period, handshake time.Duration }{
 				{c.MaxIdleTimeout, c.KeepAlivePeriod, c.HandshakeIdleTimeout}, {s.MaxIdleTimeout, max(s.KeepAlivePeriod, time.Second), s.HandshakeIdleTimeout},

@@ -151,6 +151,11 @@ func refuse(conn *q.Conn) {
 // begin begins the session of a connection, whose handshake is complete.
 func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
 	shaken(conn)
+	if l.settings.Handshake < 0 { // calls may arrive before the HELLO that would be too late
+		l.add(-1)
+		refuse(conn)
+		return
+	}
 	s := newSession(conn, sessionOptions{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
 		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
