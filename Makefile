@@ -45,12 +45,12 @@ done; rm "$$output"; test -z "$$failed" || { echo "**** FAILED IN$$failed: $(1) 
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt house spelling seeds unit interop bench sharing suspended processors scale realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt house spelling unit interop bench realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-LINT = fmt vet staticcheck house spelling seeds
+LINT = fmt vet staticcheck house spelling
 
 test: ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
 	@failures=$$(mktemp); notes=$$(mktemp); for t in $(LINT) unit rivals web-node; do \
@@ -59,7 +59,7 @@ test: ## everything that must pass: format, vet, staticcheck, tests with the rac
 	cat "$$notes"; list=$$(cat "$$failures"); rm "$$failures" "$$notes"; \
 	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
 
-lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, spelling and the table of seeded faults, over all modules
+lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, and spelling, over all modules
 
 fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
@@ -79,10 +79,6 @@ house:
 spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/lint/spelling.csv
-
-# The table quotes code of another module, so a cached result can be stale.
-seeds:
-	@echo '== seeded faults'; cd interop && $(GO) test -count=1 ./mutate
 
 # Each benchmark runs once, so that it keeps working, and fuzz tests run over their
 # seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
@@ -203,11 +199,11 @@ web-conformance: web-tools ## Connect's conformance tests on the TypeScript tran
 protobuf-conformance: ## protobuf's conformance tests on the codec and on protobuf-go, which must fail the same ones
 	cd interop && GO='$(GO)' RUNNER='$(RUNNER)' ./protobuf/conformance.sh
 
-# This takes minutes and is not part of ci. ci only checks that the table of faults
-# matches the code.
+# MUTATE is the package whose code is changed.
+MUTATE ?= ./internal/wire
 .PHONY: mutate
-mutate: ## seed faults in a copy of the engine: the cases of interop, or the tests of the vectors, must notice each
-	cd interop && $(GO) run ./mutate
+mutate: ## change the code of a package, MUTATE (./internal/wire), line by line: its tests must notice
+	$(GO) run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash $(MUTATE)
 
 # The tables are also written to docs/results, unless RESULTS is empty. BENCH=-quick
 # makes a quick run, and BENCH='-tables unix -rows empty' selects a part.
@@ -216,27 +212,8 @@ RESULTS ?= ../docs/results
 bench: ## the tournament: nearcall and what one would use instead, in one process and between two
 	cd bench && $(GO) run . $(if $(RESULTS),-results '$(RESULTS)') $(BENCH)
 
-sharing: ## small calls beside a large stream on one connection, in about four minutes
-	cd bench && $(GO) run ./sharing
-
-suspended: ## calls to a service on a loop, without and with 1,000 tasks suspended there, in about two minutes
-	cd bench && $(GO) run ./suspended
-
-processors: ## small calls between two processes that have few processors, in about a minute
-	cd bench && $(GO) run ./processors
-
-# SCALE='-svg ../docs/results/scale.svg' also draws the curves.
-scale: ## calls and streams between two processes, from one to 10,000 at a time, in about three minutes
-	cd bench && $(GO) run ./scale $(SCALE)
-
 realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
 	cd bench && $(GO) run ./realistic
-
-# LOSSY='-write ../docs/quic.md' also writes the tables there; -loss, -delay and -rate are of
-# another link. It needs Linux, a TUN device, and root or a user namespace.
-.PHONY: lossy
-lossy: ## small calls beside a stream over a link that loses packets: QUIC against TCP, in about three minutes
-	cd bench && $(GO) run ./lossy $(LOSSY)
 
 soak: ## the chaos run for SOAK (10m), and as long over QUIC: random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v ./test
@@ -273,12 +250,14 @@ delays: ## streams of messages of mixed sizes over each path, while goroutines p
 	$(GO) run ./tools/delays -run '^TestStreamsOfMixedSizes$$' ./test
 	cd quic && $(GO) run ../tools/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
 
-# FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
-FLAKY        ?= 50
-FLAKY_BUDGET ?= 1h
+FLAKY ?= 20
 flaky: export NEARCALL_RIVALS = none
-flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
-	$(GO) run ./tools/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
+flaky: ## each package's short tests FLAKY (20) times beside two busy processes
+	@trap 'kill $$(jobs -p)' EXIT; (while :; do :; done) & (while :; do :; done) & \
+		$(MAKE) --no-print-directory flaky-alone
+
+flaky-alone:
+	$(call each,go test,$(GO) test $(WITH_RACE) -vet=off -short -count=$(FLAKY) -timeout 0 ./...)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
@@ -311,7 +290,7 @@ BITS32 ?= . ./test
 bits32: ## the core module's short tests where an int and an address have 32 bits; BITS32= leaves those of package nearcall out
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off $(BITS32) $$($(GO) list ./internal/... | grep -v /internal/testing/house)
 
-# WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in bin/wine.
+# WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in ~/.cache/nearcall-wine.
 WINDOWS          ?= -tour
 WINDOWS_PACKAGES ?= ./... ./cmd/nearcall/...
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
@@ -350,7 +329,7 @@ chromium:
 
 .PHONY: windows windows-tools
 windows: windows-tools ## the core module's tests, the command's and its tour as programs of Windows, under Wine
-	$(GO) run ./tools/wine -prefix bin/wine $(WINDOWS) $(WINDOWS_PACKAGES)
+	tools/wine/run.sh $(WINDOWS) $(WINDOWS_PACKAGES)
 
 # Installs Wine and a C compiler for Windows from Debian if they are missing.
 windows-tools:
@@ -452,10 +431,10 @@ generate: ## make the generated code again
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
 
-# These mostly repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
-# fault. Each goes on where another fails.
+# These mostly repeat what ci does: for longer, on more paths, and under all of Wine.
+# Each goes on where another fails.
 RELEASE_CHECKS = grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
-release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
+release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, mutations, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
 	test -z "$$failed" || { echo "**** FAILED:$$failed ****"; exit 1; }

@@ -36,7 +36,7 @@ func parse(args []string, stderr io.Writer) ([]*event, error) {
 	length := flags.Duration("time", defaultTime, "time of a measurement")
 	parked := flags.Int("parked", defaultParked, "goroutines that sleep meanwhile, as most of a server's do")
 	quick := flags.Bool("quick", false, fmt.Sprintf("a first look: -pairs %d -time %v, where they are not given", quickPairs, quickTime))
-	results := flags.String("results", "", "write tables, data and pictures of each table to `directory`")
+	results := flags.String("results", "", "write data and pictures of each table to `directory`")
 	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}, {write: writeShortSVG}}
 	flags.StringVar(&outputs[0].path, "md", "", "write the tables to `file`, too")
 	flags.StringVar(&outputs[1].path, "csv", "", "write a line for each result to `file`")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 
@@ -51,7 +52,7 @@ func serveNearcallWith(network, address string, register func(*nearcall.Server))
 	}
 	_, at, _ := strings.Cut(lis.Target(), ":")
 	return at, serveFrom(lis, func(lis net.Listener) (run, stop func()) {
-		srv := nearcall.NewServer(nearcall.MaxRecvMsgSize(maxMessage), nearcall.Creds(creds))
+		srv := nearcall.NewServer(nearcall.MaxRecvMsgSize(maxMessage), nearcall.Creds(creds), nearcall.MaxConcurrentStreams(math.MaxUint32)) // as grpc-go
 		register(srv)
 		return func() { _ = srv.Serve(lis) }, srv.Stop
 	}), nil

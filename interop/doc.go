@@ -8,9 +8,6 @@
 // Each case belongs to one of the promises listed in items.go. Two suites by other authors,
 // grpchan's and grpc-go's own interop client, run unmodified on the same environments.
 //
-// Package foreign has a client in Python that was written from the protocol's documents,
-// and runs it against an ordinary server.
-//
 // Module clients has clients of other makers, among them Python's grpcio and grpcurl, which
 // call a nearcall server as ordinary gRPC clients.
 //

@@ -2,10 +2,10 @@
 """The tournament of the C++ library: nearcall, gRPC C++ and Cap'n Proto, and what the system itself costs.
 
 Builds the peers and runs each row with each of them, in turns: what the machine does besides hits all of them. It prints tables with the median
-of the turns, their range, and the ratio to gRPC's callback API over a unix socket. With --write it writes docs/results/cpp.md and its chart.
+of the turns, their range, and the ratio to gRPC's callback API over a unix socket. With --write it writes docs/results/cpp.csv and its chart.
 Debian's packages: make cpp's, pkg-config libgrpc++-dev protobuf-compiler-grpc libcapnp-dev capnproto; and Go.
 """
-import argparse, os, pathlib, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
+import argparse, csv, os, pathlib, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
@@ -188,7 +188,7 @@ def main():
     a.add_argument("--build", default=str(root / "bin/cpp-bench"), help="where to build")
     a.add_argument("--idle", type=float, default=3, help="seconds of each pair without calls; 0 leaves them out")
     a.add_argument("--tail", type=float, default=1, help="seconds of each pair and turn for percentiles; 0 leaves them out")
-    a.add_argument("--write", action="store_true", help="write docs/results/cpp.md and cpp.svg")
+    a.add_argument("--write", action="store_true", help="write docs/results/cpp.csv and cpp.svg")
     o = a.parse_args()
     build(o.build)
     words = [w for w in o.only.split(";") if w]
@@ -231,8 +231,18 @@ def main():
     print("\n".join(text))
     if o.write:
         to = root / "docs/results"
-        opening = (to / "cpp.md").read_text().split("<!-- figures -->")[0] if (to / "cpp.md").exists() else "# Results: C++\n\n"
-        (to / "cpp.md").write_text(opening + "<!-- figures -->\n" + "\n".join(text))
+        with open(to / "cpp.csv", "w") as f:
+            w = csv.writer(f, lineterminator="\n")
+            w.writerow("row,pair,median_us,least_us,most_us,p99_us,p999_us,longest_us,ratio_to_grpc_callback_unix,wakeups_per_s,cpu_ms_per_s,measured".split(","))
+            for (pair, row), turns in results.items():
+                reference = results.get((REFERENCE, row))
+                ratio = statistics.median(t / r for t, r in zip(turns, reference)) if reference else ""
+                w.writerow([row, pair, statistics.median(turns), min(turns), max(turns), "", "", "", ratio, "", "", head])
+            for pair, turns in tails.items():
+                median, *late = (statistics.median(c) for c in zip(*turns))
+                w.writerow(["32B-pinned", pair, median, "", "", *late, "", "", "", head])
+            for pair, (wakeups, ms) in idle.items():
+                w.writerow(["idle", pair, *[""] * 7, wakeups, ms, head])
         (to / "cpp.svg").write_text(chart(all_pairs, rows, results))
 
 

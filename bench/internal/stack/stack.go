@@ -5,7 +5,6 @@ package stack
 import (
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"strings"
 
@@ -25,17 +24,6 @@ const (
 // Serve serves on a target, NETWORK:ADDRESS, until stop is called. It returns the target to
 // dial.
 func Serve(stack, target string, s testpb.TestServiceServer) (at string, stop func(), err error) {
-	return serve(stack, target, s, nil, nil)
-}
-
-// ServeMany is Serve without a limit of a connection's concurrent calls. nearcall has one by
-// default, and grpc-go has none.
-func ServeMany(stack, target string, s testpb.TestServiceServer) (at string, stop func(), err error) {
-	return serve(stack, target, s,
-		[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(math.MaxUint32)}, []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32)})
-}
-
-func serve(stack, target string, s testpb.TestServiceServer, near []nearcall.ServerOption, far []grpc.ServerOption) (at string, stop func(), err error) {
 	var srv interface {
 		grpc.ServiceRegistrar
 		Serve(net.Listener) error
@@ -48,14 +36,14 @@ func serve(stack, target string, s testpb.TestServiceServer, near []nearcall.Ser
 		if err != nil {
 			return "", nil, err
 		}
-		srv, lis, at = nearcall.NewServer(near...), l, l.Target()
+		srv, lis, at = nearcall.NewServer(), l, l.Target()
 	case GRPC:
 		network, address, _ := strings.Cut(target, ":")
 		l, err := net.Listen(network, address)
 		if err != nil {
 			return "", nil, err
 		}
-		srv, lis, at = grpc.NewServer(far...), l, network+":"+l.Addr().String()
+		srv, lis, at = grpc.NewServer(), l, network+":"+l.Addr().String()
 	default:
 		return "", nil, unknown(stack)
 	}

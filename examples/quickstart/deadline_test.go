@@ -1,4 +1,8 @@
-package synctest_test
+// This file shows how to test a service whose behaviour depends on time: in a bubble of
+// testing/synctest, whose clock jumps ahead as soon as all goroutines are blocked. Make and close
+// the server and the client inside the bubble.
+
+package quickstart_test
 
 import (
 	"context"

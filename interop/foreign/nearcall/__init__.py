@@ -1,1 +1,0 @@
-"""A client of nearcall's protocol, written only from docs/protocol.md and docs/shm.md."""
