@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"net"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -17,38 +16,6 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
-
-// A client moves over before its server: its calls go through grpc-go as long as an ordinary gRPC
-// server listens at the target, and take nearcall's path once the server has moved over.
-func ExampleWithGRPCFallback() {
-	old := grpc.NewServer()
-	defer old.Stop()
-	healthpb.RegisterHealthServer(old, health.NewServer())
-	moved := nearcall.NewServer()
-	defer moved.Stop()
-	healthpb.RegisterHealthServer(moved, health.NewServer())
-
-	for _, srv := range []interface{ Serve(net.Listener) error }{old, moved} {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			log.Fatal(err)
-		}
-		go srv.Serve(lis)
-		conn, err := nearcall.NewClient("tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
-		if err != nil {
-			log.Fatal(err)
-		}
-		defer conn.Close()
-		reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(reply.Status)
-	}
-	// Output:
-	// SERVING
-	// SERVING
-}
 
 // A busyShop takes an order when it is asked for the third time.
 type busyShop struct {

@@ -124,10 +124,15 @@ func WithIdleTimeout(d time.Duration) DialOption {
 	}, grpc.WithIdleTimeout(d))
 }
 
+// WithDisableSharedMemory makes connections stay sockets: those of unix: targets, which become shared
+// memory on Linux if the server has the same user and agrees, and those of HOST:PORT to this host. With
+// shared memory the network of the call's peer address is "shm". It has no effect on shm: targets.
+func WithDisableSharedMemory() DialOption {
+	return options.SetDial(func(o *options.Dial) { o.Socket.NoUpgrade = true })
+}
+
 // WithMaxSharedMemory limits the shared memory that the client's connection uses, in bytes. The
-// default is 128 MiB. On Linux, connections of unix: targets become shared memory if the server
-// has the same user and agrees; then the network of the call's peer address is "shm". With 0 they
-// stay sockets; 0 has no effect on shm: targets, which are always shared memory.
+// default is 128 MiB; 0 and less leave no room for any. [WithDisableSharedMemory] turns it off.
 //
 // A connection uses 260 KiB. While it sends messages of 32 KiB or more it uses up to 64 MiB more,
 // which it releases 5 seconds after the last of them. After a reconnect, an old connection stays
@@ -139,11 +144,7 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // have arrived count towards a second limit of the same size until the program receives them.
 // Those beyond the limit are lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
-			o.Memory = bytes
-		}
-	})
+	return options.SetDial(func(o *options.Dial) { o.Memory = max(bytes, 1) })
 }
 
 // WithDisableSpinning makes callers that wait for a reply from another process, or for room to
@@ -229,20 +230,6 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // return an error. WithIdleTimeout(0) keeps the first connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
-}
-
-// WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at a tcp:
-// or unix: target, so that clients can move over before their servers. Targets of grpc-go, such as
-// HOST:PORT and dns:///NAME:PORT, need no option for that. Whenever the client
-// connects, it tries nearcall's protocol first, so the client needs no change once the server has
-// moved over. By default such calls fail, with an error that says that the server is an ordinary
-// gRPC server.
-//
-// Calls through grpc-go use the options of this connection, but not those of
-// [WithGRPCDialOptions]. The client makes two connections instead of one. An ordinary gRPC server
-// makes no calls to a client with [WithServer].
-func WithGRPCFallback() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Fallback = true })
 }
 
 // WithResolvers adds name resolvers, which precede the registered ones. They affect only targets

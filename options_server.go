@@ -225,10 +225,16 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
+// DisableSharedMemory makes connections stay sockets: those of unix: listeners, which become shared
+// memory on Linux if a client of the same user offers it, and those over TCP, which move there if
+// the client is on the same host. It has no effect on shm: listeners.
+func DisableSharedMemory() ServerOption {
+	return options.SetServer(func(o *options.Server) { o.Socket.NoUpgrade = true })
+}
+
 // MaxSharedMemory limits the shared memory that all connections of the server use together, in
-// bytes. The default is 1 GiB. On Linux, connections of unix: listeners become shared memory if a
-// client of the same user offers it. With 0 they stay sockets; 0 has no effect on shm: listeners,
-// whose connections are always shared memory. A connection uses 520 KiB for both directions. While
+// bytes. The default is 1 GiB; 0 and less leave no room for any. [DisableSharedMemory] turns it off.
+// A connection uses 520 KiB for both directions. While
 // it sends messages of 32 KiB or more it uses up to 64 MiB more, which it releases 5 seconds after
 // the last of them. Large messages that clients send count towards the clients' limits: see
 // [WithMaxSharedMemory]. But if a client frees such memory while the server reads it, the memory
@@ -243,11 +249,7 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 // messages that have arrived count until the program receives them. Those beyond the limit are
 // lost: receiving one fails with ResourceExhausted. Package shmstats reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
-	return options.SetServer(func(o *options.Server) {
-		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
-			o.Memory = bytes
-		}
-	})
+	return options.SetServer(func(o *options.Server) { o.Memory = max(bytes, 1) })
 }
 
 // DisableSpinning makes the server's connections block in the system as soon as they wait for

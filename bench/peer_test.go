@@ -174,7 +174,7 @@ func TestNearcallIsMeasuredOverItsNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer serveFrom(lis, func(lis net.Listener) (run, stop func()) {
-		srv := nearcall.NewServer(nearcall.MaxSharedMemory(0))
+		srv := nearcall.NewServer(nearcall.DisableSharedMemory())
 		register(srv, service{})
 		return func() { _ = srv.Serve(lis) }, srv.Stop
 	})()

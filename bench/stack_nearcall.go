@@ -84,7 +84,7 @@ func newNearcall(network, address string) (*nearcall.ClientConn, error) {
 	}
 	opts := []nearcall.DialOption{nearcall.WithTransportCredentials(creds), nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
 	if network != upgradedNetwork {
-		opts = append(opts, nearcall.WithMaxSharedMemory(0))
+		opts = append(opts, nearcall.WithDisableSharedMemory())
 	}
 	client, err := nearcall.NewClient(target, opts...)
 	if err != nil {

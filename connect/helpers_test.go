@@ -55,7 +55,7 @@ func connectTo(t testing.TB, path string, srv *nearcall.Server, opts ...nearcall
 			}
 		})
 		if path == "unix" {
-			opts = append(opts, nearcall.WithMaxSharedMemory(0))
+			opts = append(opts, nearcall.WithDisableSharedMemory())
 		}
 		if conn, err = nearcall.NewClient(lis.Target(), opts...); err != nil {
 			t.Fatal(err)

@@ -123,7 +123,7 @@ func (e *edge) dial(ctx context.Context, _ string) (net.Conn, error) {
 // near returns a connection to the plugin at e, whose server may be an ordinary one.
 func (e *edge) near(t *testing.T) *nearcall.ClientConn {
 	t.Helper()
-	conn, err := nearcall.NewClient("unix:plugin", nearcall.WithGRPCFallback(), nearcall.WithContextDialer(e.dial))
+	conn, err := nearcall.NewClient("unix:plugin", nearcall.WithContextDialer(e.dial))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -387,7 +387,7 @@ func TestHandlersOfNewServerGetTheirCallersPeer(t *testing.T) {
 			}))
 		for _, conn := range []grpc.ClientConnInterface{
 			l.ordinary(t, badges{insecure.NewCredentials()}),
-			l.near(t, nearcall.WithTransportCredentials(badges{insecure.NewCredentials()}), nearcall.WithMaxSharedMemory(0)),
+			l.near(t, nearcall.WithTransportCredentials(badges{insecure.NewCredentials()}), nearcall.WithDisableSharedMemory()),
 		} {
 			if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
 				t.Fatal(err)

@@ -35,7 +35,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.HandlerPlacement(nearcall.Workers))},
 	{Name: "inproc-name", Start: inprocName},
 	{Name: "hostile", Start: startHostile, Differs: map[string]string{"limits count what is compressed": "nothing is compressed, and receivers count what arrives"}},
-	{Name: "unix", Start: overPath("unix", nearcall.WithMaxSharedMemory(0))},
+	{Name: "unix", Start: overPath("unix", nearcall.WithDisableSharedMemory())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true), Differs: tlsDiffers},
 	{Name: "ws", Start: overWebSocket(false)},
@@ -66,7 +66,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "proxy", Start: proxied("unix"), Differs: proxyDiffers},
 	{Name: "inproc-peer", Start: peerOver("inproc"), Differs: peerDiffers},
 	{Name: "tcp-peer", Start: peerOver("tcp"), Differs: tcpPeerDiffers},
-	{Name: "unix-peer", Start: peerOver("unix", nearcall.WithMaxSharedMemory(0)), Differs: peerDiffers},
+	{Name: "unix-peer", Start: peerOver("unix", nearcall.WithDisableSharedMemory()), Differs: peerDiffers},
 	{Name: "grpc-client-forward", Start: forwarded(startFace), Differs: forwardDiffers},
 }, sharedMemory()))
 

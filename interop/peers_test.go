@@ -127,7 +127,7 @@ func faces() []face {
 		{name: "grpc-go over TLS, and HTTP/1.1", like: "TLS", call: overMixedHTTP2, differs: requestDiffers},
 		{name: "grpc-go, an HTTP server", like: "insecure", call: overHTTPServersHTTP2, differs: requestDiffers},
 		{name: "grpc-go, an HTTP server, TLS", like: "TLS", call: overHTTPServersHTTP2, differs: requestDiffers},
-		{name: "unix", like: "local", call: overNearcall("unix:", nearcall.WithMaxSharedMemory(0))},
+		{name: "unix", like: "local", call: overNearcall("unix:", nearcall.WithDisableSharedMemory())},
 		{name: "grpc-go over unix", like: "local", call: overHTTP2("unix:")},
 		{name: "forwarded, TLS", like: "TLS", call: overForward("tcp:127.0.0.1:0"), differs: forwardedDiffers},
 		{name: "forwarded, wss", like: "TLS", call: overForward("wss://127.0.0.1:0/"), differs: forwardedDiffers},

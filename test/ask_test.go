@@ -1,7 +1,6 @@
 package test
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -23,21 +22,6 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// askAt returns an option of clients that ask the server at addr which protocol it speaks.
-func askAt(t *testing.T, addr net.Addr) nearcall.DialOption {
-	return nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, addr.Network(), addr.String())
-		if err != nil {
-			return nil, err
-		}
-		over, native, err := sock.Ask(ctx, conn, nil)
-		if err != nil || !native || over != conn {
-			t.Errorf("the server at %v: %v, %v", addr, native, err)
-		}
-		return over, nil
-	})
-}
-
 // TestAServerIsAskedOnEveryPath, and the connection goes on as any other, whether or not the server
 // takes ordinary gRPC clients.
 func TestAServerIsAskedOnEveryPath(t *testing.T) {
@@ -49,7 +33,7 @@ func TestAServerIsAskedOnEveryPath(t *testing.T) {
 				var md metadata.MD
 				lis := listen(t, targetFor(t, network))
 				start(t, serve(t, seen(&p, &md), nearcall.OtherClients(kinds)), lis)
-				client := dial(t, lis.Target(), over(network, askAt(t, lis.Addr()))...)
+				client := dial(t, lis.Target(), over(network)...)
 				wantCode(t, <-invoke(t.Context(), client), codes.OK)
 				if got, want := p.Addr.Network(), addressedAs(network); got != want {
 					t.Errorf("the call came over %s, want %s", got, want)
@@ -64,8 +48,8 @@ func TestADeclinedOfferFollowsTheQuestion(t *testing.T) {
 	var p peer.Peer
 	var md metadata.MD
 	lis := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, seen(&p, &md), nearcall.MaxSharedMemory(0)), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), askAt(t, lis.Addr()))), codes.OK)
+	start(t, serve(t, seen(&p, &md), nearcall.DisableSharedMemory()), lis)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
 	if got := p.Addr.Network(); got != "unix" {
 		t.Errorf("the call came over %s", got)
 	}
@@ -99,7 +83,7 @@ func TestTLSAgreesOnTheProtocol(t *testing.T) {
 			"offers":             {offers(t, config), "nearcall/1"},
 			"offers a clone":     {offers(t, config).Clone(), "nearcall/1"},
 			"offers as told":     {offers(t, both), "h2"},
-			"NewTLS":             {nearcall.NewTLS(config), "h2"},
+			"NewTLS":             {nearcall.NewTLS(config), "nearcall/1"},
 			"credentials.NewTLS": {credentials.NewTLS(config), "h2"},
 		} {
 			t.Run(clientName+" to "+serverName, func(t *testing.T) {
@@ -117,10 +101,9 @@ func TestTLSAgreesOnTheProtocol(t *testing.T) {
 					lis = tls.NewListener(lis, certs.server(nil))
 				}
 				start(t, serve(t, seen(&p, &md), opts...), lis)
-				creds, answers := asking.With(c.creds)
-				wantCode(t, <-invoke(t.Context(), dial(t, target, nearcall.WithTransportCredentials(creds))), codes.OK)
-				if a := <-answers; !a.Native {
-					t.Errorf("the client takes it for an ordinary gRPC server: %v", a.Err)
+				wantCode(t, <-invoke(t.Context(), dial(t, target, nearcall.WithTransportCredentials(c.creds))), codes.OK)
+				if ua := md.Get("user-agent")[0]; !strings.HasPrefix(ua, "nearcall/") {
+					t.Errorf("the client takes it for an ordinary gRPC server: it calls as %q", ua)
 				}
 				if info, ok := p.AuthInfo.(credentials.TLSInfo); !ok || info.State.NegotiatedProtocol != want {
 					t.Errorf("the handler sees %#v, want %s", p.AuthInfo, want)

@@ -98,7 +98,7 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 		testpb.RegisterTestServiceServer(srv, new(patient))
 		go srv.Serve(lis)
 		defer srv.Stop()
-		client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+		client := dial(t, "tcp:"+lis.Addr().String())
 		if _, err := client.EmptyCall(t.Context(), new(testpb.Empty)); err != nil { // it connects
 			t.Fatal(err)
 		}
@@ -239,6 +239,7 @@ func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
 		}
 		s := &stranger{t: t, conn: conn, in: bufio.NewReader(conn)}
 		defer conn.Close()
+		s.answer()
 		s.write(greeting(wire.MinWindow))
 		var dec wire.Decoder
 		_ = s.frames(func(f wire.Frame) bool {

@@ -39,7 +39,7 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 	}{
 		"unix":              {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "unix+shm")) }},
 		"shm":               {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "shm")) }},
-		"NoUpgrade":         {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "unix")) }, opts: []nearcall.ServerOption{nearcall.MaxSharedMemory(0)}},
+		"NoUpgrade":         {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "unix")) }, opts: []nearcall.ServerOption{nearcall.DisableSharedMemory()}},
 		"abstract":          {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "unix-abstract")) }},
 		"a net.Listener":    {listen: ordinary, late: true},
 		"another's wrapper": {listen: func(t *testing.T) net.Listener { return withoutConn{ordinary(t)} }, late: true},

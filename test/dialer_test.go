@@ -33,7 +33,7 @@ func TestClosingADialersConnectionsEndsTheirCalls(t *testing.T) {
 		"target of grpc-go, own TLS":     {"tcp:127.0.0.1:0", "passthrough:///localhost", []nearcall.ServerOption{secure}, []nearcall.DialOption{nearcall.WithTransportCredentials(nearcall.NewTLS(certs.client(nil)))}},
 		"target of grpc-go, unix socket": {"unix:", "passthrough:///any", nil, []nearcall.DialOption{plain}},
 		"unix target":                    {"unix:", "unix:any", nil, nil},
-		"unix target, without memory":    {"unix:", "unix:any", nil, []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}},
+		"unix target, without memory":    {"unix:", "unix:any", nil, []nearcall.DialOption{nearcall.WithDisableSharedMemory()}},
 		"WebSocket":                      {"ws://127.0.0.1:0/", "ws://127.0.0.1:1/", nil, []nearcall.DialOption{plain}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -47,12 +47,12 @@ func byNearcall(opts ...nearcall.DialOption) func(t *testing.T, target string, m
 // ownFaces returns the faces for nearcall's clients.
 func ownFaces() []face {
 	all := []face{
-		{"tcp", tcpTarget, byNearcall(nearcall.WithMaxSharedMemory(0))},
+		{"tcp", tcpTarget, byNearcall(nearcall.WithDisableSharedMemory())},
 		{"ws", func(*testing.T) string { return "ws://127.0.0.1:0/calls" }, byNearcall()},
 	}
 	if needs.HasUnixSockets() {
 		unix := func(t *testing.T) string { return "unix:" + filepath.Join(t.TempDir(), "s") }
-		all = append(all, face{"unix", unix, byNearcall(nearcall.WithMaxSharedMemory(0))})
+		all = append(all, face{"unix", unix, byNearcall(nearcall.WithDisableSharedMemory())})
 		if runtime.GOOS == "linux" {
 			all = append(all, face{"unix+shm", unix, byNearcall()},
 				face{"shm", func(t *testing.T) string { return "shm:" + filepath.Join(t.TempDir(), "s") }, byNearcall()})

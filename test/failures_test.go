@@ -92,11 +92,9 @@ func TestWhatAClientsFunctionReturnsBesideAnErrorIsNotUsed(t *testing.T) {
 		}
 		insecure := nearcall.WithTransportCredentials(insecureCreds())
 		for what, opts := range map[string][]nearcall.DialOption{
-			"a dialer":                   {insecure, nearcall.WithContextDialer(f.dial)},
-			"a dialer, with a fallback":  {insecure, nearcall.WithContextDialer(f.dial), nearcall.WithGRPCFallback()},
-			"credentials":                {nearcall.WithTransportCredentials(f)},
-			"credentials and a fallback": {nearcall.WithTransportCredentials(f), nearcall.WithGRPCFallback()},
-			"a stream's interceptor":     {insecure, nearcall.WithStreamInterceptor(f.stream)},
+			"a dialer":               {insecure, nearcall.WithContextDialer(f.dial)},
+			"credentials":            {nearcall.WithTransportCredentials(f)},
+			"a stream's interceptor": {insecure, nearcall.WithStreamInterceptor(f.stream)},
 		} {
 			if path == "failing" {
 				opts = append(opts, nearcall.WithResolvers(f))

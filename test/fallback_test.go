@@ -19,7 +19,7 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
-// A client with a fallback calls an ordinary gRPC server, and takes nearcall's own way when
+// A client calls an ordinary gRPC server, and takes nearcall's own way when
 // the server has moved over.
 func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	hold(t)
@@ -35,7 +35,7 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	old := grpc.NewServer()
 	testpb.RegisterTestServiceServer(old, seen(&p, &md))
 	go old.Serve(lis)
-	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback(), nearcall.WithUserAgent("mover"), impatient(),
+	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithUserAgent("mover"), impatient(),
 		nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", *address.Load())
 		}))
@@ -61,17 +61,6 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	}
 }
 
-// Without the option a client does not fall back, and with it only from gRPC servers.
-func TestAFallbackIsAnOption(t *testing.T) {
-	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{})
-	go srv.Serve(lis)
-	defer srv.Stop()
-	wantCode(t, <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String())), codes.Unavailable)
-	wantCode(t, <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())), codes.OK)
-}
-
 // A message of an ordinary gRPC server that is larger than the caller accepts is refused
 // before it is read.
 func TestAFallbackKeepsTheCallersLimit(t *testing.T) {
@@ -80,7 +69,7 @@ func TestAFallbackKeepsTheCallersLimit(t *testing.T) {
 	testpb.RegisterTestServiceServer(srv, echo{})
 	go srv.Serve(lis)
 	defer srv.Stop()
-	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+	client := dial(t, "tcp:"+lis.Addr().String())
 	in := &testpb.SimpleRequest{Payload: payload(10_000)}
 	_, err := client.UnaryCall(t.Context(), in, grpc.MaxCallRecvMsgSize(1000))
 	wantCode(t, err, codes.ResourceExhausted)
@@ -95,7 +84,7 @@ func TestAFallbackPassesOnWhyACallWasNotMade(t *testing.T) {
 	testpb.RegisterTestServiceServer(srv, echo{})
 	go srv.Serve(lis)
 	defer srv.Stop()
-	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+	client := dial(t, "tcp:"+lis.Addr().String())
 	wantCode(t, <-invoke(t.Context(), client), codes.OK)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "large", strings.Repeat("x", 5000))
 	err := <-invoke(ctx, client)

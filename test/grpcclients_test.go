@@ -166,7 +166,7 @@ func TestAGRPCClientIsAPeerLikeOthers(t *testing.T) {
 	var md metadata.MD
 	lis := listen(t, targetFor(t, "unix"))
 	start(t, serve(t, seen(&p, &md)), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0))), codes.OK)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithDisableSharedMemory())), codes.OK)
 	own := p
 	wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.OK)
 	if p.AuthInfo != own.AuthInfo || p.LocalAddr.String() != own.LocalAddr.String() {

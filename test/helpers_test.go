@@ -160,7 +160,7 @@ func targetFor(t testing.TB, network string) string {
 // upgrade to shared memory.
 func over(network string, opts ...nearcall.DialOption) []nearcall.DialOption {
 	if network == "unix" {
-		opts = append(opts[:len(opts):len(opts)], nearcall.WithMaxSharedMemory(0)) // after a limit of opts
+		opts = append(opts[:len(opts):len(opts)], nearcall.WithDisableSharedMemory()) // after a limit of opts
 	}
 	return opts
 }

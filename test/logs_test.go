@@ -240,15 +240,15 @@ func TestDeclinedUpgradesAreLoggedByBothSides(t *testing.T) {
 		t.Skip("there is no shared memory")
 	}
 	lis := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, echo{}, nearcall.MaxSharedMemory(0)), lis)
+	start(t, serve(t, echo{}, nearcall.DisableSharedMemory()), lis)
 	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
 	path := lis.Addr().String()
-	wantLogged(t, fmt.Sprintf("INFO [nearcall] no shared memory with process %d", os.Getpid()), "at "+path, "MaxSharedMemory or WithMaxSharedMemory is 0")
-	wantLogged(t, "INFO [nearcall] no shared memory with "+path, "the server declines: MaxSharedMemory or WithMaxSharedMemory is 0")
+	wantLogged(t, fmt.Sprintf("INFO [nearcall] no shared memory with process %d", os.Getpid()), "at "+path, "DisableSharedMemory or WithDisableSharedMemory")
+	wantLogged(t, "INFO [nearcall] no shared memory with "+path, "the server declines: DisableSharedMemory or WithDisableSharedMemory")
 
 	quiet := listen(t, targetFor(t, "unix"))
 	start(t, serve(t, echo{}), quiet)
-	wantCode(t, <-invoke(t.Context(), dial(t, quiet.Target(), nearcall.WithMaxSharedMemory(0))), codes.OK)
+	wantCode(t, <-invoke(t.Context(), dial(t, quiet.Target(), nearcall.WithDisableSharedMemory())), codes.OK)
 	if lines := logs.with("no shared memory", quiet.Addr().String()); lines != nil {
 		t.Errorf("a client that offers no upgrade is logged: %q", lines)
 	}

@@ -434,9 +434,9 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 		"a proxy to this process":             {serve: func(t *testing.T) string { return relayTCP(t, own(t, listenTCP(t))) }, why: "something is between"},
 		"no memory in the server":             {serve: of(nearMemory + "=0"), why: "MaxSharedMemory"},
 		"too little memory in the server":     {serve: of(nearMemory + "=1000"), why: "as much shared memory is used as may be"},
-		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}, why: "WithMaxSharedMemory"},
-		"no memory in the client, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t)) }, opts: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}, path: "inproc"},
-		"no memory in the server, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t), nearcall.MaxSharedMemory(0)) }, path: "inproc"},
+		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, why: "WithMaxSharedMemory"},
+		"no memory in the client, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t)) }, opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, path: "inproc"},
+		"no memory in the server, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t), nearcall.DisableSharedMemory()) }, path: "inproc"},
 		"another user": {serve: func(t *testing.T) string {
 			if os.Getuid() != 0 {
 				t.Skip("only root can become another user")
@@ -476,12 +476,8 @@ func TestOtherServersAreNotConfusedByAClientThatAsks(t *testing.T) {
 	served := make(chan error)
 	go func() { served <- old.Serve(lis) }()
 	target := "tcp:" + lis.Addr().String()
-	client, n := dialNear(t, target, nearcall.WithGRPCFallback())
+	client, n := dialNear(t, target)
 	wantPath(t, client, n, "", "")
-	client, _ = dialNear(t, target)
-	if err := <-invoke(t.Context(), client); err == nil || !strings.Contains(err.Error(), "dial grpc:"+lis.Addr().String()) {
-		t.Errorf("without a fallback the error is %v", err)
-	}
 	old.Stop()
 	if err := <-served; err != nil {
 		t.Error(err)

@@ -122,20 +122,12 @@ func (l *acceptCounter) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-func TestAClientThatMeetsAGRPCServerIsToldWhatToDial(t *testing.T) {
-	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	go srv.Serve(lis)
-	defer srv.Stop()
-	wantForeign(t, lis, ": an ordinary gRPC server listens there; dial grpc:"+lis.Addr().String())
-}
-
 func TestAClientThatMeetsAnHTTPServerIsToldSo(t *testing.T) {
 	lis := listenTCP(t)
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	go srv.Serve(lis)
 	defer srv.Close()
-	wantForeign(t, lis, ": an HTTP server listens there, not a nearcall server")
+	wantForeign(t, lis, ": an HTTP/1 server listens there")
 }
 
 // wantForeign makes calls to a server of another protocol. They fail with text, even

@@ -63,6 +63,12 @@ func greeting(window int64) []byte {
 	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: window, Connection: window, Block: wire.MinBlock})
 }
 
+// answer reads a client's question, which protocol the server speaks, and answers it.
+func (s *stranger) answer() {
+	_, _ = io.CopyN(io.Discard, s.in, int64(len(wire.Question)))
+	s.write([]byte(wire.Answer))
+}
+
 // write ignores errors, because the server might not read everything.
 func (s *stranger) write(b ...[]byte) { _, _ = s.conn.Write(slices.Concat(b...)) }
 
@@ -169,7 +175,7 @@ func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 func listenFor(t *testing.T, network string, e echo, opts ...nearcall.ServerOption) nearcall.Listener {
 	t.Helper()
 	if network == "unix" {
-		opts = append(opts, nearcall.MaxSharedMemory(0))
+		opts = append(opts, nearcall.DisableSharedMemory())
 	}
 	lis := listen(t, targetFor(t, network))
 	start(t, serve(t, e, opts...), lis)

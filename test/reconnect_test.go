@@ -54,9 +54,13 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 		go p.answer(far)
 		return near, nil
 	}
-	s := mux.New(far, mux.Options{Name: "client"})
-	s.Start(leaver{})
-	p.leave(s)
+	leave := p.leave
+	go func() {
+		(&stranger{conn: far, in: bufio.NewReaderSize(far, len(wire.Question))}).answer()
+		s := mux.New(far, mux.Options{Name: "client"})
+		s.Start(leaver{})
+		leave(s)
+	}()
 	return near, nil
 }
 
@@ -176,6 +180,7 @@ func TestDenyingServerIsNotDialledInALoop(t *testing.T) {
 				p, conn := at(t, nil)
 				p.answer = func(far net.Conn) {
 					s := &stranger{t: t, conn: far, in: bufio.NewReader(far)}
+					s.answer()
 					s.write(greeting(wire.MinWindow))
 					_ = s.frames(func(f wire.Frame) bool {
 						if f.Kind.Stream() {

@@ -84,7 +84,7 @@ func newRemote(t *testing.T, env ...string) *remote {
 			}
 		}
 	})
-	r.control = dial(t, r.Target, nearcall.WithMaxSharedMemory(0))
+	r.control = dial(t, r.Target, nearcall.WithDisableSharedMemory())
 	_, err = r.control.EmptyCall(t.Context(), &testpb.Empty{})
 	wantCode(t, err, codes.Unimplemented)
 	if r.before, err = r.held(); err != nil {
@@ -112,7 +112,7 @@ func TestBeRemote(t *testing.T) {
 		start(t, serve(t, mirror()), listen(t, remoteTarget(dir, network)))
 	}
 	lis := listen(t, "unix:"+filepath.Join(dir, "control"))
-	start(t, serve(t, echo{unary: obey}, nearcall.MaxSharedMemory(0)), lis)
+	start(t, serve(t, echo{unary: obey}, nearcall.DisableSharedMemory()), lis)
 	child.Serve(lis.Target())
 }
 
@@ -422,8 +422,6 @@ func TestClientsWaitForAFullQueue(t *testing.T) {
 			switch network {
 			case "shm":
 				target = "shm:" + path
-			case "fallback":
-				opts = append(opts, nearcall.WithGRPCFallback())
 			}
 			hasty := nearcall.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Millisecond, Backoff: backoff.Config{MaxDelay: time.Millisecond}})
 			client := dial(t, target, append(opts, hasty)...)

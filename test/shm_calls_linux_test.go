@@ -323,7 +323,7 @@ func TestConnectionsOfSharedMemoryLeaveNothing(t *testing.T) {
 		lis := listen(t, targetFor(t, network))
 		start(t, serve(t, aware()), lis)
 		stays := listen(t, targetFor(t, "unix"))
-		start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), stays)
+		start(t, serve(t, aware(), nearcall.DisableSharedMemory()), stays)
 		shm := "shm:" + strings.TrimPrefix(stays.Target(), "unix:")
 		before := mappings(t)
 		for range 30 {

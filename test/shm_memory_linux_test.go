@@ -81,12 +81,12 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 		t.Errorf("nobody was woken for a call: %+v", after)
 	}
 
-	wantNetwork(t, dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0)), "unix")
+	wantNetwork(t, dial(t, lis.Target(), nearcall.WithDisableSharedMemory()), "unix")
 	if now := shmstats.Read(); now.Fallbacks != before.Fallbacks {
 		t.Errorf("what nobody offered counts: %+v", now)
 	}
 	declines := listen(t, targetFor(t, "unix+shm"))
-	start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), declines)
+	start(t, serve(t, aware(), nearcall.DisableSharedMemory()), declines)
 	wantNetwork(t, dial(t, declines.Target()), "unix")
 	if now := shmstats.Read(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "MaxSharedMemory") {
 		t.Errorf("a server has declined: %+v", now)

@@ -86,7 +86,7 @@ func TestACallOverSharedMemorySaysSo(t *testing.T) {
 
 func TestEitherSideOfAUnixTargetMayKeepTheSocket(t *testing.T) {
 	hold(t)
-	stay := []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}
+	stay := []nearcall.DialOption{nearcall.WithDisableSharedMemory()}
 	wrapped := func(ctx context.Context, address string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
 		return struct{ net.Conn }{c}, err
@@ -102,8 +102,8 @@ func TestEitherSideOfAUnixTargetMayKeepTheSocket(t *testing.T) {
 	}{
 		"by default":                    {nil, nil, "shm"},
 		"by the client":                 {nil, stay, "unix"},
-		"by the server":                 {[]nearcall.ServerOption{nearcall.MaxSharedMemory(0)}, nil, "unix"},
-		"by both":                       {[]nearcall.ServerOption{nearcall.MaxSharedMemory(0)}, stay, "unix"},
+		"by the server":                 {[]nearcall.ServerOption{nearcall.DisableSharedMemory()}, nil, "unix"},
+		"by both":                       {[]nearcall.ServerOption{nearcall.DisableSharedMemory()}, stay, "unix"},
 		"by a dialer that wraps it":     {nil, []nearcall.DialOption{nearcall.WithContextDialer(wrapped)}, "unix"},
 		"not by a dialer of sockets":    {nil, []nearcall.DialOption{nearcall.WithContextDialer(itself)}, "shm"},
 		"not by credentials without it": {[]nearcall.ServerOption{nearcall.Creds(localCreds)}, []nearcall.DialOption{nearcall.WithTransportCredentials(localCreds)}, "shm"},
@@ -146,17 +146,17 @@ func TestAbstractUnixSocketsStaySockets(t *testing.T) {
 func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 	hold(t)
 	lis := listen(t, targetFor(t, "shm"))
-	start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), lis)
-	wantNetwork(t, dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0)), "shm")
+	start(t, serve(t, aware(), nearcall.DisableSharedMemory()), lis)
+	wantNetwork(t, dial(t, lis.Target(), nearcall.WithDisableSharedMemory()), "shm")
 	// A unix target's client offers the upgrade that the listener requires.
 	unix := "unix:" + strings.TrimPrefix(lis.Target(), "shm:")
 	wantNetwork(t, dial(t, unix), "shm")
 	for range 20 { // the refusal can reach the client in different ways
-		wantUnavailable(t, dial(t, unix, nearcall.WithMaxSharedMemory(0)), "dial shm:")
+		wantUnavailable(t, dial(t, unix, nearcall.WithDisableSharedMemory()), "dial shm:")
 	}
 
 	plain := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), plain)
+	start(t, serve(t, aware(), nearcall.DisableSharedMemory()), plain)
 	shm := "shm:" + strings.TrimPrefix(plain.Target(), "unix:")
 	wantUnavailable(t, dial(t, shm), "shared memory cannot be used: the server declines")
 	wantUnavailable(t, dial(t, shm, nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -171,7 +171,7 @@ func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 func TestAShmClientFindsAServerThatTakesItsOffer(t *testing.T) {
 	hold(t)
 	path := filepath.Join(t.TempDir(), "s")
-	srv := serve(t, aware(), nearcall.MaxSharedMemory(0))
+	srv := serve(t, aware(), nearcall.DisableSharedMemory())
 	start(t, srv, listen(t, "unix:"+path))
 	client := dial(t, "shm:"+path, impatient())
 	wantUnavailable(t, client, "the server declines")
@@ -191,15 +191,15 @@ func TestAnOrdinaryGRPCServerAtAUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 	defer func() {
 		srv.Stop()
 		<-served
 	}()
-	for _, target := range []string{"unix:" + path, "shm:" + path} {
-		wantUnavailable(t, dial(t, target), `"`+target+`: an ordinary gRPC server listens there; dial grpc:unix:`+path+`"`)
-	}
+	wantCode(t, <-invoke(t.Context(), dial(t, "unix:"+path)), codes.OK)
+	wantUnavailable(t, dial(t, "shm:"+path), `"shm:`+path+`: an ordinary gRPC server listens there; dial grpc:unix:`+path+`"`)
 }
 
 // relay forwards bytes, but no descriptors, between a path and a listener.

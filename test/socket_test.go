@@ -59,7 +59,7 @@ func TestTargetsOfSockets(t *testing.T) {
 			if authority == "" {
 				authority = strings.TrimPrefix(lis.Target(), "tcp:")
 			}
-			client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0))
+			client := dial(t, lis.Target(), nearcall.WithDisableSharedMemory())
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			if got := md[":authority"]; len(got) != 1 || got[0] != authority {
 				t.Errorf("the authority is %q, want %q", got, authority)
@@ -302,7 +302,6 @@ func TestARelativePathIsThatOfTheClientsBegin(t *testing.T) {
 			}
 			var lis net.Listener
 			if network == "fallback" {
-				opts = append(opts, nearcall.WithGRPCFallback())
 				var err error
 				if lis, err = net.Listen("unix", path); err != nil {
 					t.Fatal(err)

@@ -30,7 +30,7 @@ func BenchmarkTargets(b *testing.B) {
 	var far []string // servers that offer nothing nearer than TCP
 	for range 3 {
 		l := listenTCP(b)
-		start(b, serve(b, echo{}, nearcall.MaxSharedMemory(0), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour})), l)
+		start(b, serve(b, echo{}, nearcall.DisableSharedMemory(), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour})), l)
 		far = append(far, l.Addr().String())
 	}
 	creds := nearcall.WithTransportCredentials(insecure.NewCredentials())

@@ -81,7 +81,7 @@ func TestEveryClientIsServedByEveryListener(t *testing.T) {
 					creds := newChecking(with)
 					switch with {
 					case "NoUpgrade":
-						opts = append(opts, nearcall.MaxSharedMemory(0))
+						opts = append(opts, nearcall.DisableSharedMemory())
 					case "TLS":
 						config := certs.server(nil)
 						config.NextProtos = nil
@@ -102,8 +102,7 @@ func TestEveryClientIsServedByEveryListener(t *testing.T) {
 					start(t, serve(t, seen(&p, &md), opts...), lis)
 					for name, call := range map[string]func() error{
 						"nearcall":         func() error { return callNear(t, target, client) },
-						"without upgrade":  func() error { return callNear(t, target, client, nearcall.WithMaxSharedMemory(0)) },
-						"with a fallback":  func() error { return callNear(t, target, client, nearcall.WithGRPCFallback()) },
+						"without upgrade":  func() error { return callNear(t, target, client, nearcall.WithDisableSharedMemory()) },
 						"over a WebSocket": func() error { return callWebSocket(t, lis, client) },
 						"grpc-go":          func() error { return callGRPC(t, lis, client) },
 						"HTTP/1.1":         func() error { return callHTTP(t, lis, certs, client != nil) },
@@ -238,9 +237,6 @@ func TestCredentialsOfAClientAreUsedWhateverTheirName(t *testing.T) {
 		for network, target := range targets {
 			creds := newChecking(name)
 			opts := over(network, nearcall.WithTransportCredentials(creds))
-			if network == "fallback" {
-				opts = append(opts, nearcall.WithGRPCFallback())
-			}
 			var server peer.Peer
 			wantCode(t, <-invoke(t.Context(), dial(t, target, opts...), grpc.Peer(&server)), codes.OK)
 			if _, ok := server.AuthInfo.(checked); !ok || creds.conn.Load() == nil {

@@ -49,7 +49,7 @@ func newNearcallServer() *nearcall.Server {
 func nearcallOptions() []nearcall.DialOption {
 	m := newMiddleware()
 	return []nearcall.DialOption{
-		nearcall.WithStatsHandler(m.clientStats), nearcall.WithMaxSharedMemory(0),
+		nearcall.WithStatsHandler(m.clientStats), nearcall.WithDisableSharedMemory(),
 		nearcall.WithUnaryInterceptor(m.clientUnary), nearcall.WithStreamInterceptor(m.clientStream),
 	}
 }

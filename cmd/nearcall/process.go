@@ -123,7 +123,7 @@ type clientConn interface {
 // shared memory, which is a separate path.
 func dialTarget(who, target string) (clientConn, error) {
 	if who == byNearcall {
-		return nearcall.NewClient(target, nearcall.WithMaxSharedMemory(0))
+		return nearcall.NewClient(target, nearcall.WithDisableSharedMemory())
 	}
 	if address, ok := strings.CutPrefix(target, "tcp:"); ok {
 		target = "passthrough:" + address

@@ -206,7 +206,7 @@ func TestResolveKnowsThePath(t *testing.T) {
 		{[]string{"-max-time", "50ms", silent.Addr().String()}, endpoint{Error: "deadline exceeded"}, ""},
 	}
 	if runtime.GOOS == "linux" {
-		closed := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.MaxSharedMemory(0))
+		closed := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.DisableSharedMemory())
 		checks = append(checks, check{[]string{strings.TrimPrefix(closed, "tcp:")}, endpoint{Speaks: "nearcall", Path: "tcp"}, "MaxSharedMemory"})
 	}
 	if needs.HasUnixSockets() {
@@ -215,7 +215,7 @@ func TestResolveKnowsThePath(t *testing.T) {
 			path = "shm"
 		}
 		socket := serveNear(t, "unix:"+filepath.Join(t.TempDir(), "s"), withShop)
-		stays := serveNear(t, "unix:"+filepath.Join(t.TempDir(), "s"), withShop, nearcall.MaxSharedMemory(0))
+		stays := serveNear(t, "unix:"+filepath.Join(t.TempDir(), "s"), withShop, nearcall.DisableSharedMemory())
 		checks = append(checks, check{[]string{socket}, endpoint{Speaks: "nearcall", Path: path}, ""},
 			check{[]string{"passthrough:///" + socket}, endpoint{Speaks: "nearcall", Path: path}, ""},
 			check{[]string{stays}, endpoint{Speaks: "nearcall", Path: "unix"}, "MaxSharedMemory"},

@@ -13,7 +13,7 @@ TEST(Vectors, HandshakesOfSharedMemory) {
   for (auto& h : load("transport/shm/testdata/handshakes.json"))
     for (auto& said : h["says"]) {
       SCOPED_TRACE(said.dump());
-      std::string bytes = unhex(said["hex"]);
+      std::string bytes = unhex(said["hex"].get<std::string>());
       if (bytes.size() == 1) continue;  // the client's verdict
       shm::offer o;
       shm::answer a;
@@ -31,14 +31,14 @@ TEST(Vectors, HandshakesOfSharedMemory) {
       if (offers) {
         EXPECT_EQ(o.version, number("version"));
         EXPECT_EQ(o.features, number("features"));
-        if (o.version == 1) EXPECT_EQ(hex(shm::format(o)), said["hex"]);
+        if (o.version == 1) EXPECT_EQ(hex(shm::format(o)), said["hex"].get<std::string>());
         continue;
       }
       EXPECT_EQ(a.accepted, said["verdict"] == "+");
       EXPECT_EQ(a.why, said.value("why", ""));
       EXPECT_EQ(a.ring, number("ring"));
       EXPECT_EQ(a.slabs, number("slabs"));
-      EXPECT_EQ(hex(shm::format(a)), said["hex"]);
+      EXPECT_EQ(hex(shm::format(a)), said["hex"].get<std::string>());
     }
 }
 

@@ -51,7 +51,7 @@ func open(t testing.TB, network string) *market {
 	case "unix":
 		needs.UnixSockets(t)
 		target = "unix:" + filepath.Join(t.TempDir(), "s")
-		m.opts = append(m.opts, nearcall.WithMaxSharedMemory(0))
+		m.opts = append(m.opts, nearcall.WithDisableSharedMemory())
 	default:
 		target = network + ":" + filepath.Join(t.TempDir(), "s")
 	}

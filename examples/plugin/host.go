@@ -33,7 +33,6 @@ func run(ctx context.Context, w io.Writer) error {
 	// The host learns the plugin's address from Start, and conn dials it at its first call.
 	var addr net.Addr
 	conn, err := nearcall.NewClient("unix:plugin",
-		nearcall.WithGRPCFallback(), // for plugins that have not moved
 		nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, addr.Network(), addr.String())
 		}))

@@ -2,16 +2,13 @@ package targets
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
@@ -45,8 +42,8 @@ func dialSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	}
 	d := t.socketDialer(o, authority)
 	d.Options.Creds, d.Options.Upgrade = offering(creds), SharedMemory(o.Memory, false)
-	if o.Fallback && !o.Socket.RequireUpgrade {
-		return t.withFallback(o, d, creds), authority, nil
+	if !o.Socket.RequireUpgrade {
+		d.Ordinary = t.ordinary(o, authority, creds)
 	}
 	return d, authority, nil
 }
@@ -91,39 +88,25 @@ func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	return d, nil
 }
 
-// withFallback returns a dialer that connects through grpc-go, with creds, if d finds an ordinary gRPC
-// server.
-func (t *Target) withFallback(o *options.Dial, d sock.Dialer, creds credentials.TransportCredentials) link.Dialer {
-	target := strings.TrimPrefix(t.forGRPC(), "grpc:")
-	if t.network == "tcp" {
-		target = "passthrough:///" + t.address
-	}
-	f := grpcgo.Dialer{
-		First:  d,
-		IsGRPC: func(err error) bool { return errors.Is(err, mux.ErrGRPCServer) },
-		Target: target, Authority: d.Authority,
-		Creds: creds, Auth: d.Options.PlainAuth,
-		Options: o.GRPCKeepalive(),
-	}
+// ordinary returns a function that opens a session over a connection to an ordinary gRPC server, which
+// creds have secured.
+func (t *Target) ordinary(o *options.Dial, authority string, creds credentials.TransportCredentials) func(context.Context, net.Conn, credentials.AuthInfo) (link.Session, error) {
+	opts := o.GRPCKeepalive()
 	if o.UserAgent != "" {
-		f.Options = append(f.Options, grpc.WithUserAgent(o.UserAgent))
-	}
-	switch {
-	case o.Conn != nil:
-		f.Options = append(f.Options, grpc.WithContextDialer(o.Conn))
-	case t.network == "unix":
-		f.Options = append(f.Options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.Connect(ctx) }))
+		opts = append(opts, grpc.WithUserAgent(o.UserAgent))
 	}
 	if n := o.Socket.Window; n > 0 {
-		f.Options = append(f.Options, grpc.WithInitialWindowSize(int32(n)))
+		opts = append(opts, grpc.WithInitialWindowSize(int32(n)))
 	}
 	if n := o.Socket.ConnWindow; n > 0 {
-		f.Options = append(f.Options, grpc.WithInitialConnWindowSize(int32(n)))
+		opts = append(opts, grpc.WithInitialConnWindowSize(int32(n)))
 	}
 	if n := o.Socket.MaxHeaderBytes; n > 0 {
-		f.Options = append(f.Options, grpc.WithMaxHeaderListSize(uint32(n)))
+		opts = append(opts, grpc.WithMaxHeaderListSize(uint32(n)))
 	}
-	return f
+	return func(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
+		return grpcgo.Over(ctx, conn, auth, creds, t.address, authority, opts)
+	}
 }
 
 // dialShm returns the dialer of shm targets: sockets that must become shared memory.

@@ -13,7 +13,7 @@ import (
 )
 
 // A scheme is the prefix of a target. It holds what differs between targets, except what follows
-// from Target.network: see forGRPC, forDialer, fixed, staysHere, security and withFallback.
+// from Target.network: see forGRPC, forDialer, fixed, staysHere, security and ordinary.
 type scheme struct {
 	name  string
 	usage string // the form of its targets, for error messages

@@ -61,7 +61,7 @@ func serveMany(text string) error {
 	case "shm":
 		srv = nearcall.NewServer()
 	case "tcp":
-		srv = nearcall.NewServer(nearcall.MaxSharedMemory(0))
+		srv = nearcall.NewServer(nearcall.DisableSharedMemory())
 	}
 	defer srv.Stop()
 	pb.RegisterTestServiceServer(srv, many{})

@@ -63,7 +63,7 @@ type Conn interface {
 func Dial(stack, target string) (Conn, error) {
 	switch stack {
 	case Nearcall:
-		return nearcall.NewClient(target, nearcall.WithMaxSharedMemory(0))
+		return nearcall.NewClient(target, nearcall.WithDisableSharedMemory())
 	case GRPC:
 		if address, ok := strings.CutPrefix(target, "tcp:"); ok {
 			target = "passthrough:///" + address

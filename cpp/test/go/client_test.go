@@ -34,7 +34,7 @@ func dial(t *testing.T, at, transport string, opts ...nearcall.DialOption) *near
 	opts = append(opts, nearcall.WithServer(own))
 	switch transport {
 	case "unix":
-		opts = append(opts, nearcall.WithMaxSharedMemory(0))
+		opts = append(opts, nearcall.WithDisableSharedMemory())
 	case "tcp":
 		opts = append(opts, nearcall.WithTransportCredentials(insecure.NewCredentials()))
 	case "tls":

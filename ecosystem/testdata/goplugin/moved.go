@@ -27,7 +27,7 @@ func movedClient(config *tls.Config, dial func(context.Context, string) (net.Con
 	if os.Getenv("NEARCALL_TEST_CLIENTS_MOVED") == "" {
 		return nil
 	}
-	opts := []nearcall.DialOption{nearcall.WithGRPCFallback(), nearcall.WithContextDialer(dial)}
+	opts := []nearcall.DialOption{nearcall.WithContextDialer(dial)}
 	if config != nil {
 		opts = append(opts, nearcall.WithTransportCredentials(credentials.NewTLS(config)))
 	}

@@ -26,7 +26,7 @@ var descriptorAttacks = []*Attack{
 	},
 	{
 		Name: "descriptors-noupgrade", Path: overUnix, Full: 10_200, Short: 300,
-		What:   "%s of them, the server with MaxSharedMemory(0)",
+		What:   "%s of them, the server with DisableSharedMemory()",
 		Before: "the process ends: thread exhaustion",
 		server: []string{"-noupgrade"},
 		lacks:  canRefuse,

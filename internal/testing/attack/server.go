@@ -25,12 +25,12 @@ func (p *Program) serverMain(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ExitOnError)
 	dir := flags.String("dir", "", "the directory of the sockets")
 	own := flags.Bool("nogrpc", false, "serve with OtherClients(0)")
-	stay := flags.Bool("noupgrade", false, "serve with MaxSharedMemory(0)")
+	stay := flags.Bool("noupgrade", false, "serve with DisableSharedMemory()")
 	flawName := flags.String("flaw", "", "the flaw that the server has")
 	_ = flags.Parse(args)
 	opts := slices.Clone(p.Server)
 	if *stay {
-		opts = append(opts, nearcall.MaxSharedMemory(0))
+		opts = append(opts, nearcall.DisableSharedMemory())
 	}
 	if *own {
 		opts = append(opts, nearcall.OtherClients(0))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -19,52 +20,59 @@ import (
 
 // A Dialer implements [link.Dialer].
 type Dialer struct {
-	// If First is not nil, Dial tries it before grpc-go. If IsGRPC reports true for First's error,
-	// an ordinary gRPC server listens there, and Dial connects through grpc-go.
-	First  link.Dialer
-	IsGRPC func(error) bool
-
-	Target    string // for grpc.NewClient
-	Authority string
-	Options   []grpc.DialOption
-
-	// Creds secure the connection; nil for none. Auth returns the AuthInfo of a
-	// connection without credentials.
-	Creds credentials.TransportCredentials
-	Auth  func(net.Conn) credentials.AuthInfo
+	Target  string // for grpc.NewClient
+	Options []grpc.DialOption
+	Creds   credentials.TransportCredentials // secure the connection; nil for none
 }
-
-var (
-	errNotReady = errors.New("grpc-go cannot connect")
-	errRefused  = errors.New("an ordinary gRPC server listens there, and grpc-go cannot connect to it")
-)
 
 // Dial implements [link.Dialer]. It returns once the connection is ready.
 func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
-	if d.First != nil {
-		s, err := d.First.Dial(ctx)
-		if err == nil || !d.IsGRPC(err) {
-			return s, err
-		}
-	}
-	record := &recorder{TransportCredentials: d.Creds, plain: d.Auth, shared: new(recorded)}
+	record := &recorder{TransportCredentials: d.Creds, shared: new(recorded)}
 	if d.Creds == nil {
 		record.TransportCredentials = insecure.NewCredentials()
-	} else {
-		record.plain = nil
 	}
-	conn, err := grpc.NewClient(d.Target, append([]grpc.DialOption{
-		grpc.WithTransportCredentials(record), grpc.WithAuthority(d.Authority),
+	conn, err := open(ctx, d.Target, "", record, d.Options)
+	if err != nil {
+		return nil, fmt.Errorf("%s: grpc-go cannot connect: %w", d.Target, err)
+	}
+	return sessionOf(conn, "", record.shared.peer()), nil
+}
+
+// Over returns a session whose calls grpc-go makes over conn, which it closes if it fails. An ordinary gRPC
+// server listens at the other end, and name is its target. creds have secured conn, with the result auth; nil
+// for none.
+func Over(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, creds credentials.TransportCredentials, name, authority string, opts []grpc.DialOption) (link.Session, error) {
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	var taken atomic.Bool
+	dial := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+		if taken.Swap(true) {
+			return nil, errLeft
+		}
+		return conn, nil
+	})
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
+	over, err := open(ctx, "passthrough:///"+name, authority, secured{creds, auth}, append(opts[:len(opts):len(opts)], dial))
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("an ordinary gRPC server listens there, and grpc-go cannot connect to it: %w", err)
+	}
+	return sessionOf(over, authority, peer), nil
+}
+
+// open returns a connection of grpc-go once it is ready.
+func open(ctx context.Context, target, authority string, creds credentials.TransportCredentials, opts []grpc.DialOption) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(creds), grpc.WithAuthority(authority),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
-	}, d.Options...)...)
+	}, opts...)...)
 	if err != nil {
 		return nil, err
 	}
 	conn.Connect()
 	for s := conn.GetState(); s != connectivity.Ready; s = conn.GetState() {
 		switch {
-		case s == connectivity.TransientFailure && d.First != nil:
-			err = errRefused
 		case s == connectivity.TransientFailure:
 			err = errNotReady
 		case !conn.WaitForStateChange(ctx, s):
@@ -72,16 +80,31 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		}
 		if err != nil {
 			_ = conn.Close()
-			return nil, fmt.Errorf("%s: %w", d.Target, err)
+			return nil, err
 		}
 	}
-	return sessionOf(conn, d.Authority, record.shared.peer()), nil
+	return conn, nil
 }
+
+var errNotReady = errors.New("the connection has failed")
+
+// secured are the credentials of a connection that has been secured, with the result auth.
+type secured struct {
+	credentials.TransportCredentials
+	auth credentials.AuthInfo
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (s secured) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, s.auth, nil
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (s secured) Clone() credentials.TransportCredentials { return s }
 
 // A recorder is the credentials of a connection, and records the result of the handshake.
 type recorder struct {
 	credentials.TransportCredentials
-	plain  func(net.Conn) credentials.AuthInfo // replaces the AuthInfo; may be nil
 	shared *recorded
 }
 
@@ -99,9 +122,6 @@ func (r *recorded) peer() link.Peer {
 // ClientHandshake implements [credentials.TransportCredentials].
 func (r *recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := r.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if err == nil && r.plain != nil {
-		auth = r.plain(raw)
-	}
 	if err == nil {
 		r.shared.mu.Lock()
 		r.shared.last = link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
@@ -112,5 +132,5 @@ func (r *recorder) ClientHandshake(ctx context.Context, authority string, raw ne
 
 // Clone implements [credentials.TransportCredentials].
 func (r *recorder) Clone() credentials.TransportCredentials {
-	return &recorder{r.TransportCredentials.Clone(), r.plain, r.shared}
+	return &recorder{r.TransportCredentials.Clone(), r.shared}
 }

@@ -88,7 +88,7 @@ func TestGoldenHandshakes(t *testing.T) {
 	golden(t, "handshakes.json", []handshake{
 		{"The server takes the offer, and the client what it was sent. The connection goes on in the rings.", []said{now, answers(now), verdict(takes)}},
 		{"A client of a later version, which knows features, and says more: none of that comes back.", []said{later, answers(later), verdict(takes)}},
-		{"The server declines. The connection goes on as a socket, with the line.", []said{now, refuses("MaxSharedMemory or WithMaxSharedMemory is 0")}},
+		{"The server declines. The connection goes on as a socket, with the line.", []said{now, refuses("DisableSharedMemory or WithDisableSharedMemory")}},
 		{"The client cannot use what it was sent. The connection goes on as a socket, with the line.", []said{now, answers(now), verdict(declines)}},
 	})
 }

@@ -103,6 +103,11 @@ type Dialer struct {
 	// protocol; nil for none.
 	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
+	// Ordinary, unless nil, makes Dial ask which protocol the server speaks. Over a connection whose server
+	// speaks gRPC alone it opens a session; if it fails, the connection is closed. auth is the result of
+	// the security handshake.
+	Ordinary func(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error)
+
 	// Near, unless nil, makes a TCP connection to a server of this host find the nearer path:
 	// shared memory, or the session that Near opens if the server is in this process.
 	Near InProcess
@@ -128,6 +133,21 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 			return nil, fmt.Errorf("%s: %w", d.Target, err)
 		}
 		conn = wrapped
+	}
+	if d.Ordinary != nil {
+		over, native, err := Ask(ctx, conn, auth)
+		var s link.Session
+		if err != nil {
+			_ = conn.Close()
+		} else if !native {
+			s, err = d.Ordinary(ctx, over, auth)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.Target, err)
+		}
+		if s != nil {
+			return s, nil
+		}
 	}
 	return d.Over(ctx, raw, conn, auth)
 }

@@ -48,7 +48,7 @@ func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 }
 
 // errTurnedOff is the reason why nothing is upgraded with NoUpgrade.
-var errTurnedOff = errors.New("MaxSharedMemory or WithMaxSharedMemory is 0")
+var errTurnedOff = errors.New("DisableSharedMemory or WithDisableSharedMemory")
 
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")

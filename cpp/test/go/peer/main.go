@@ -79,7 +79,7 @@ func call(target, row string, span time.Duration) error {
 	}
 	options := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest))}
 	if strings.HasPrefix(target, "unix:") {
-		options = append(options, nearcall.WithMaxSharedMemory(0)) // shm: has rows of its own
+		options = append(options, nearcall.WithDisableSharedMemory()) // shm: has rows of its own
 	}
 	stubs := make([]pb.BenchClient, n)
 	for i := range stubs {

@@ -58,7 +58,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	switch near.On {
 	case near.Unix:
-		o.near = append(o.near, nearcall.WithMaxSharedMemory(0))
+		o.near = append(o.near, nearcall.WithDisableSharedMemory())
 	case near.Shared:
 		o.near = append(o.near, nearcall.WithImmutableMessages())
 	}

@@ -40,7 +40,7 @@ func NewServer(opts ...ServerOption) *Server {
 	s := &Server{}
 	switch near.On {
 	case near.Unix:
-		o.near = append(o.near, nearcall.MaxSharedMemory(0))
+		o.near = append(o.near, nearcall.DisableSharedMemory())
 	case near.Inline:
 		o.near = append(o.near, nearcall.HandlerPlacement(nearcall.Inline))
 	case near.Shared:

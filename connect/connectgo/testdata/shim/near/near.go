@@ -35,7 +35,7 @@ func Serve(t TB, server *connect.Server, opts ...nearcall.ServerOption) *nearcal
 	var dial []nearcall.DialOption
 	switch kind {
 	case "unix":
-		dial = append(dial, nearcall.WithMaxSharedMemory(0))
+		dial = append(dial, nearcall.WithDisableSharedMemory())
 	case "quic":
 		site := httptest.NewTLSServer(nil) // for its certificate
 		opts = append(opts, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: site.TLS.Certificates})))
