@@ -46,6 +46,15 @@ type ClientConn struct {
 	closed bool
 }
 
+func init() {
+	call.ClientSession = func(conn grpc.ClientConnInterface) link.Session {
+		if cc, ok := conn.(*ClientConn); ok && cc.conn != nil {
+			return cc.conn.Current()
+		}
+		return nil
+	}
+}
+
 // NewClient returns a connection to target. It does not connect: the first call or
 // [ClientConn.Connect] does. A connection that is lost or cannot be made is retried
 // with exponential backoff: see [WithConnectParams].

@@ -282,6 +282,9 @@ func (s *Server) ServeConn(conn net.Conn) error {
 		return grpc.ErrServerStopped
 	}
 	wait, err := one.ServeConn(conn, s.accept)
+	if b, ok := conn.(*sock.Begun); ok {
+		close(b.Over)
+	}
 	s.remove(open)
 	close(open.over)
 	s.serving.Done()

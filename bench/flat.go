@@ -8,9 +8,7 @@ import (
 	flatbuffers "github.com/google/flatbuffers/go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/blobs"
 	"github.com/nearcall/nearcall/flat"
 )
@@ -22,11 +20,10 @@ var FlatBuffer = Kind{"FlatBuffer", true, openFlatBuffer}
 // onlyFlat is why most rivals take no part in the rows of FlatBuffers.
 const onlyFlat = "nearcall and grpc-go alone carry FlatBuffers here"
 
-func init() { encoding.RegisterCodecV2(flat.NewCodec(flat.MustParseSchema(blobs.Schema))) }
+func init() { encoding.RegisterCodecV2(flat.NewCodec(blobs.Schema)) }
 
-// built returns a blob that is built in memory of pool.
-func built(pool mem.BufferPool, body []byte) *flatbuffers.Builder {
-	b := flat.NewBuilder(pool, len(body)+100)
+// built returns a blob that is built with b.
+func built(b *flatbuffers.Builder, body []byte) *flatbuffers.Builder {
 	at := b.CreateByteVector(body)
 	blobs.BlobStart(b)
 	blobs.BlobAddBody(b, at)
@@ -36,7 +33,7 @@ func built(pool mem.BufferPool, body []byte) *flatbuffers.Builder {
 
 // Swap returns a blob like in.
 func (service) Swap(ctx context.Context, in *blobs.Blob) (*flatbuffers.Builder, error) {
-	b := built(nearcall.BufferPool(ctx), in.BodyBytes())
+	b := built(flat.NewReply(ctx, in.BodyLength()+100), in.BodyBytes())
 	flat.Release(in)
 	return b, nil
 }
@@ -45,7 +42,7 @@ func openFlatBuffer(ctx context.Context, conn Conn, row Row) (lane, error) {
 	body := payload(row.Size).Body
 	subtype := grpc.CallContentSubtype(flat.Name)
 	return lane{op: func(closely bool) error {
-		out, err := conn.Blobs.Swap(ctx, built(conn.Pool, body), subtype)
+		out, err := conn.Blobs.Swap(ctx, built(flat.NewRequest(conn.On, len(body)+100), body), subtype)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
@@ -59,8 +58,8 @@ func (r Rival) absence(row Row) (why string, ok bool) {
 type Conn struct {
 	Test    testpb.TestServiceClient
 	Records benchpb.RecordsClient
-	Blobs   blobs.BlobsClient // nil unless the rival carries FlatBuffers
-	Pool    mem.BufferPool    // memory for messages of Blobs
+	Blobs   blobs.BlobsClient        // nil unless the rival carries FlatBuffers
+	On      grpc.ClientConnInterface // of Blobs
 	Close   func()
 
 	// Peer is the process that serves, or nil if it is this one. The caller of Close
@@ -70,11 +69,7 @@ type Conn struct {
 
 // stubs returns the generated clients over conn.
 func stubs(conn grpc.ClientConnInterface, end func()) Conn {
-	c := Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Blobs: blobs.NewBlobsClient(conn), Pool: mem.DefaultBufferPool(), Close: end}
-	if cc, ok := conn.(*nearcall.ClientConn); ok {
-		c.Pool = cc.BufferPool()
-	}
-	return c
+	return Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Blobs: blobs.NewBlobsClient(conn), On: conn, Close: end}
 }
 
 // inProcessRivals are the rivals in one process.

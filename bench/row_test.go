@@ -17,9 +17,9 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 	"github.com/nearcall/nearcall/bench/internal/blobs"
+	"github.com/nearcall/nearcall/flat"
 )
 
 // selected reports whether tests and benchmarks run with a rival or a stack. NEARCALL_RIVALS=none
@@ -161,7 +161,7 @@ func (l liar) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, er
 }
 
 func (l liar) Swap(ctx context.Context, in *blobs.Blob) (*flatbuffers.Builder, error) {
-	return built(nearcall.BufferPool(ctx), in.BodyBytes()[1:]), nil
+	return built(flat.NewReply(ctx, in.BodyLength()+100), in.BodyBytes()[1:]), nil
 }
 
 // A forger answers with the right length, but changes one byte in the middle.
@@ -219,7 +219,7 @@ func (forger) EchoText(_ context.Context, in *benchpb.Text) (*benchpb.Text, erro
 func (forger) Swap(ctx context.Context, in *blobs.Blob) (*flatbuffers.Builder, error) {
 	body := bytes.Clone(in.BodyBytes())
 	body[len(body)/2]++
-	return built(nearcall.BufferPool(ctx), body), nil
+	return built(flat.NewReply(ctx, len(body)+100), body), nil
 }
 
 func (f forger) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {

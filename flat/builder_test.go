@@ -5,13 +5,11 @@ import (
 	"io"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	flatbuffers "github.com/google/flatbuffers/go"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/flat"
@@ -19,38 +17,20 @@ import (
 	"github.com/nearcall/nearcall/shmstats"
 )
 
-// dirty is a pool whose memory is not zero, and which counts what is out.
-type dirty struct {
-	out  int
-	last []byte // that Get has returned
-}
-
-func (d *dirty) Get(n int) *[]byte {
-	d.out++
-	b := []byte(strings.Repeat("\xff", n))
-	d.last = b
-	return &b
-}
-
-func (d *dirty) Put(b *[]byte) {
-	d.out--
-	clear(*b)
-}
-
-func TestABuildersMemoryIsThePoolsUntilItWasSent(t *testing.T) {
+func TestABuilderOwnsItsMemoryUntilItWasSent(t *testing.T) {
 	for name, size := range map[string]int{"of a small message": 400, "of a large one": 200_000} {
 		t.Run(name, func(t *testing.T) {
-			var pool dirty
-			b := flat.NewBuilder(&pool, size+2048)
+			b := flat.NewReply(t.Context(), size+2048)
 			if _, err := codec.Marshal(b); err == nil {
 				t.Error("a builder is sent that is not finished")
 			}
 			b.Finish(addPicture(b, "built", size, 0))
+			built := b.FinishedBytes()
 			data, err := codec.Marshal(b)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if size > 1024 && (pool.out != 1 || &data[0].ReadOnlyData()[0] != &pool.last[cap(pool.last)-data.Len()]) {
+			if &data[0].ReadOnlyData()[0] != &built[0] {
 				t.Error("the message is not sent from where it was built")
 			}
 			want := flatbuffers.NewBuilder(0)
@@ -58,76 +38,44 @@ func TestABuildersMemoryIsThePoolsUntilItWasSent(t *testing.T) {
 			if got := store.GetRootAsPicture(data.Materialize(), 0); text(got) != text(read(want)) {
 				t.Error("the message is another")
 			}
-			if len(b.Bytes) != 0 {
+			if size > 2048 && len(b.Bytes) != 0 {
 				t.Error("the builder still has the memory")
 			}
+			b.Reset()
 			b.Finish(addPicture(b, "again", 10, 0)) // as with one of package flatbuffers
 			again, err := codec.Marshal(b)
 			if err != nil || string(store.GetRootAsPicture(again.Materialize(), 0).Name()) != "again" {
 				t.Errorf("the builder cannot be used again: %v", err)
 			}
 			data.Free()
-			if pool.out != 0 {
-				t.Errorf("%d pieces of memory are out", pool.out)
-			}
 		})
 	}
 }
 
-func TestABuilderGrowsOutOfItsPool(t *testing.T) {
-	var pool dirty
-	b := flat.NewBuilder(&pool, 4000)
+func TestABuilderGrowsOutOfItsMemory(t *testing.T) {
+	b := flat.NewReply(t.Context(), 20_000)
 	b.Finish(addPicture(b, "grown", 100_000, 2))
 	data, err := codec.Marshal(b)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if pool.out != 0 {
-		t.Error("the memory that was too small is not given back")
 	}
 	if text(store.GetRootAsPicture(data.Materialize(), 0)) != text(read(picture("grown", 100_000))) {
 		t.Error("the message is another")
 	}
 }
 
-func TestABuilderThatIsNotSentLosesItsMemory(t *testing.T) {
-	freed := make(chan struct{}, 1)
-	b := flat.NewBuilder(notifying{freed}, 100_000)
-	b.Finish(addPicture(b, "x", 1000, 1))
-	runtime.GC()
-	select {
-	case <-freed:
-		t.Error("the memory of a builder in use is given back")
-	default:
-	}
-	runtime.KeepAlive(b)
-	for {
-		runtime.GC()
-		select {
-		case <-freed:
-			return
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-type notifying struct{ freed chan struct{} }
-
-func (notifying) Get(n int) *[]byte { b := make([]byte, n); return &b }
-func (n notifying) Put(*[]byte)     { n.freed <- struct{}{} }
-
 // building is a service whose messages are built in the memory of the connection.
 type building struct{ pictures }
 
 func (building) Get(ctx context.Context, q *store.Query) (*flatbuffers.Builder, error) {
-	b := flat.NewBuilder(nearcall.BufferPool(ctx), int(q.Limit())+2048)
+	b := flat.NewReply(ctx, int(q.Limit())+2048)
 	b.Finish(addPicture(b, string(q.Name()), int(q.Limit()), 2))
 	return b, nil
 }
 
 func (building) List(q *store.Query, s store.Pictures_ListServer) error {
 	for i := range int(q.Limit()) {
-		b := flat.NewBuilder(nearcall.BufferPool(s.Context()), i*20_000+2048)
+		b := flat.NewReply(s.Context(), i*20_000+2048)
 		b.Finish(addPicture(b, string(q.Name()), i*20_000, 1))
 		if err := s.Send(b); err != nil {
 			return err
@@ -139,13 +87,13 @@ func (building) List(q *store.Query, s store.Pictures_ListServer) error {
 func TestMessagesAreBuiltInTheConnectionsMemory(t *testing.T) {
 	for name, target := range targets(t) {
 		t.Run(name, func(t *testing.T) {
-			client, conn := serve(t, building{}, target, nearcall.ChainUnaryInterceptor(flat.ReleaseRequests()))
+			client, conn := serve(t, building{}, target)
 			if _, err := client.Get(t.Context(), query("first", 1)); err != nil { // connects
 				t.Fatal(err)
 			}
 			for round := range 3 {
 				for _, pixels := range []int{0, 5_000, 100_000, 1 << 20} {
-					b := flat.NewBuilder(conn.BufferPool(), pixels+2048)
+					b := flat.NewRequest(conn, pixels+2048)
 					b.Finish(addPicture(b, "put", pixels, 2))
 					q, err := client.Put(t.Context(), b)
 					if err != nil || int(q.Limit()) != pixels {
@@ -205,9 +153,9 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 	if _, err := client.Get(t.Context(), query("first", 1)); err != nil {
 		t.Fatal(err)
 	}
-	pool := conn.BufferPool()
 	used := shmstats.Read().Bytes
-	b := flat.NewBuilder(pool, 1<<20)
+	b := flat.NewRequest(conn, 1<<20)
+	_ = flat.NewRequest(conn, 1<<20) // is never sent
 	if n := shmstats.Read().Bytes - used; n < 1<<20 {
 		t.Fatalf("the builder has %d bytes of shared memory", n)
 	}
@@ -228,8 +176,8 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
-	if c := pool.Get(1 << 20); len(*c) != 1<<20 {
-		t.Error("the pool of a closed connection has no memory")
+	if b := flat.NewRequest(conn, 1<<20); len(b.Bytes) != 1<<20 {
+		t.Error("a builder for a closed connection has no memory")
 	}
 }
 
@@ -238,7 +186,7 @@ func TestSharedMessagesAreNotCopied(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		var seen *store.Picture
 		srv := nearcall.NewServer(nearcall.ImmutableMessages())
-		store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) { seen = p }})
+		store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) { seen = p }, keeps: true})
 		opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec))}
 		if shared {
 			opts = append(opts, nearcall.WithImmutableMessages())
@@ -276,96 +224,3 @@ func TestSharedMessagesAreNotCopied(t *testing.T) {
 		srv.Stop()
 	}
 }
-
-// With shared messages the memory of a pool goes back to it when both sides are done.
-func TestSharedMemoryOfAPoolIsFreedByTheReceiver(t *testing.T) {
-	srv := nearcall.NewServer(nearcall.ImmutableMessages(), nearcall.ChainUnaryInterceptor(flat.ReleaseRequests()))
-	var pool dirty
-	store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) {
-		if pool.out != 1 || text(p) != text(read(picture("pooled", 50_000))) {
-			t.Error("the memory was freed while the handler runs")
-		}
-	}})
-	defer srv.Stop()
-	client := store.NewPicturesClient(srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithImmutableMessages()))
-	for range 3 {
-		b := flat.NewBuilder(&pool, 100_000)
-		b.Finish(addPicture(b, "pooled", 50_000, 2))
-		if _, err := client.Put(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		if pool.out != 0 {
-			t.Fatalf("%d pieces of memory are out", pool.out)
-		}
-	}
-}
-
-func TestMessagesOfStreamsAreReleasedAtTheNext(t *testing.T) {
-	var pools [3]counted
-	next := 0
-	stream := func(m any) error {
-		if next == len(pools) {
-			return io.EOF
-		}
-		b := picture("released", 100_000).FinishedBytes()
-		receive(t, &pools[next], b, m.(flatbuffers.FlatBuffer))
-		next++
-		return nil
-	}
-	check := func(t *testing.T, recv func(m any) error, end func()) {
-		next, pools = 0, [3]counted{}
-		for i := range pools {
-			m := new(store.Picture)
-			if err := recv(m); err != nil {
-				t.Fatal(err)
-			}
-			for j := range pools {
-				if freed := pools[j].freed == 1; freed != (j < i) {
-					t.Errorf("after message %d, message %d is released: %v", i, j, freed)
-				}
-			}
-		}
-		end()
-		if pools[2].freed != 1 {
-			t.Error("the last message is not released")
-		}
-	}
-	t.Run("requests", func(t *testing.T) {
-		_ = flat.ReleaseStreamRequests()(nil, fakeServerStream{recv: stream}, nil, func(_ any, s grpc.ServerStream) error {
-			check(t, s.RecvMsg, func() { _ = s.RecvMsg(new(store.Picture)) })
-			return nil
-		})
-		_ = flat.ReleaseStreamRequests()(nil, fakeServerStream{recv: stream}, nil, func(_ any, s grpc.ServerStream) error {
-			next, pools = 2, [3]counted{}
-			return s.RecvMsg(new(store.Picture))
-		})
-		if pools[2].freed != 1 {
-			t.Error("the last message is not released when the handler has returned")
-		}
-	})
-	t.Run("replies", func(t *testing.T) {
-		s, err := flat.ReleaseStreamReplies()(t.Context(), nil, nil, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-			return fakeClientStream{recv: stream}, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(t, s.RecvMsg, func() { _ = s.RecvMsg(new(store.Picture)) })
-	})
-}
-
-type fakeServerStream struct {
-	grpc.ServerStream
-	recv func(m any) error
-}
-
-func (s fakeServerStream) RecvMsg(m any) error { return s.recv(m) }
-
-type fakeClientStream struct {
-	grpc.ClientStream
-	recv func(m any) error
-}
-
-func (s fakeClientStream) RecvMsg(m any) error { return s.recv(m) }
-
-var _ mem.BufferPool = (*dirty)(nil)

@@ -1,7 +1,6 @@
 package flat
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
@@ -17,27 +16,39 @@ import (
 // Name is the content-subtype of FlatBuffers, as in package flatbuffers.
 const Name = "flatbuffers"
 
-// NewCodec returns a codec for the tables of the schemas, named [Name]. A server uses it with
+// NewCodec returns a codec for the tables of compiled schemas, named [Name]. A compiled schema is what
+// flatc --binary --schema writes, with the extension bfbs. NewCodec panics if a schema is something
+// else, so the program must trust it: embed it. A server uses the codec with
 // encoding.RegisterCodecV2 or nearcall.ForceServerCodecV2, and a client with
 // grpc.ForceCodecV2 among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole
 // message. A builder can be used again once the call or Send has returned, unless both sides share
-// messages in one process. A builder from [NewBuilder] is empty after it was sent. The codec
+// messages in one process. One of [NewRequest] or [NewReply] is empty after it was sent. The codec
 // receives into the types that flatc generates for tables. It finds the table of such a type in
 // the schemas by the names of the Go type and of its package. The type store.Item is the table
 // store.Item, or the table Item of a longer namespace that ends with store. The codec does not
 // receive into a type that matches no table of the schemas, or several.
 //
-// A received message belongs to its receiver. Large ones occupy memory that comes back when the
-// garbage collector finds them, or earlier with [Release].
+// A received message belongs to its receiver, for as long as any part of it is used or until
+// [Release].
 //
 // The codec is safe for concurrent use.
-func NewCodec(schemas ...*Schema) encoding.CodecV2 { return &codec{schemas: schemas} }
+func NewCodec(schemas ...[]byte) encoding.CodecV2 {
+	c := new(codec)
+	for _, bfbs := range schemas {
+		tables, err := parse(bfbs)
+		if err != nil {
+			panic(err)
+		}
+		c.tables = append(c.tables, tables...)
+	}
+	return c
+}
 
 type codec struct {
-	schemas []*Schema
-	types   sync.Map // of *table, by reflect.Type
+	tables []*table
+	types  sync.Map // of *table, by reflect.Type
 }
 
 // Name implements [encoding.CodecV2].
@@ -57,10 +68,13 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 			return nil, fmt.Errorf("flat: this %T is nil: send a message that was received, or a *flatbuffers.Builder", v)
 		}
 		t := v.Table()
+		if len(t.Bytes) == 0 {
+			return nil, fmt.Errorf("flat: this %T is empty: it was released, or nothing was received into it", v)
+		}
 		if len(t.Bytes) < offsetSize || flatbuffers.GetUOffsetT(t.Bytes) != t.Pos {
 			return nil, fmt.Errorf("flat: this %T is a part of a message; build a message with it", v)
 		}
-		if b, ok := held.Load(weak.Make(pointerOf(v))); ok {
+		if b, ok := owned.Load(weak.Make(pointerOf(v))); ok {
 			b.(mem.Buffer).Ref()
 			return mem.BufferSlice{b.(mem.Buffer)}, nil
 		}
@@ -116,7 +130,7 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	if kept != nil {
 		kept.Ref()
-		received(v, kept)
+		own(v, kept)
 	}
 	to.Init(b, flatbuffers.UOffsetT(root))
 	return nil
@@ -130,16 +144,14 @@ func (c *codec) tableOf(v any) (*table, error) {
 	}
 	name := strings.TrimPrefix(typ.String(), "*") // with the name of its package
 	var found *table
-	for _, s := range c.schemas {
-		for _, t := range s.tables {
-			if !t.hasType(name) {
-				continue
-			}
-			if found != nil {
-				return nil, fmt.Errorf("flat: the type %s can be the table %s or %s: make a codec for each", name, found.name, t.name)
-			}
-			found = t
+	for _, t := range c.tables {
+		if !t.hasType(name) {
+			continue
 		}
+		if found != nil {
+			return nil, fmt.Errorf("flat: the type %s can be the table %s or %s: make a codec for each", name, found.name, t.name)
+		}
+		found = t
 	}
 	if found == nil {
 		return nil, fmt.Errorf("flat: the codec's schemas have no table %s", name)
@@ -155,16 +167,4 @@ func (t *table) hasType(name string) bool {
 		return strings.HasSuffix(name, "."+t.name)
 	}
 	return t.name == name || strings.HasSuffix(t.name, "."+name)
-}
-
-// Clone returns a copy of the message with the root table m. It is for messages that are kept
-// after [Release].
-func Clone[T any, P interface {
-	*T
-	flatbuffers.FlatBuffer
-}](m P) P {
-	t := m.Table()
-	c := P(new(T))
-	c.Init(bytes.Clone(t.Bytes), t.Pos)
-	return c
 }

@@ -32,7 +32,7 @@ func (shop) Get(_ context.Context, q *store.Query) (*flatbuffers.Builder, error)
 // A server and a client of FlatBuffers. store.Schema is what flatc --binary --schema has written,
 // embedded into the program.
 func ExampleNewCodec() {
-	codec := flat.NewCodec(flat.MustParseSchema(store.Schema))
+	codec := flat.NewCodec(store.Schema)
 
 	srv := nearcall.NewServer(nearcall.ForceServerCodecV2(codec))
 	defer srv.Stop()
@@ -72,7 +72,7 @@ type gallery struct {
 
 func (gallery) Get(ctx context.Context, q *store.Query) (*flatbuffers.Builder, error) {
 	const pixels = 1 << 20
-	b := flat.NewBuilder(nearcall.BufferPool(ctx), pixels+1024)
+	b := flat.NewReply(ctx, pixels+1024)
 	name := b.CreateByteString(q.Name())
 	data := b.CreateByteVector(make([]byte, pixels))
 	store.PictureStart(b)
@@ -84,15 +84,15 @@ func (gallery) Get(ctx context.Context, q *store.Query) (*flatbuffers.Builder, e
 
 // In one process the caller reads what the handler has built, since both sides promise not to change
 // messages. Over shared memory it is copied once, and read after that.
-func ExampleNewBuilder() {
-	codec := flat.NewCodec(flat.MustParseSchema(store.Schema))
+func ExampleNewReply() {
+	codec := flat.NewCodec(store.Schema)
 	srv := nearcall.NewServer(nearcall.ForceServerCodecV2(codec), nearcall.ImmutableMessages())
 	defer srv.Stop()
 	store.RegisterPicturesServer(srv, gallery{})
 	conn := srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithImmutableMessages())
 	defer conn.Close()
 
-	b := flat.NewBuilder(conn.BufferPool(), 256)
+	b := flat.NewRequest(conn, 256)
 	name := b.CreateString("teapot")
 	store.QueryStart(b)
 	store.QueryAddName(b, name)

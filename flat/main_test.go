@@ -18,7 +18,7 @@ import (
 	"github.com/nearcall/nearcall/flat/internal/store"
 )
 
-var codec = flat.NewCodec(flat.MustParseSchema(store.Schema))
+var codec = flat.NewCodec(store.Schema)
 
 func init() { encoding.RegisterCodecV2(codec) }
 
@@ -137,7 +137,8 @@ func read(b *flatbuffers.Builder) *store.Picture { return store.GetRootAsPicture
 // pictures is a service of pictures.
 type pictures struct {
 	store.UnimplementedPicturesServer
-	put func(*store.Picture) // sees what Put and Echo get; may be nil
+	put   func(*store.Picture) // sees what Put and Echo get; may be nil
+	keeps bool                 // Echo releases nothing
 }
 
 func (pictures) Get(_ context.Context, q *store.Query) (*flatbuffers.Builder, error) {
@@ -148,10 +149,11 @@ func (pictures) Get(_ context.Context, q *store.Query) (*flatbuffers.Builder, er
 }
 
 func (p pictures) Put(_ context.Context, in *store.Picture) (*flatbuffers.Builder, error) {
+	reply := query(string(in.Name()), in.PixelsLength())
 	if p.put != nil {
 		p.put(in)
 	}
-	return query(string(in.Name()), in.PixelsLength()), nil
+	return reply, nil
 }
 
 func (pictures) List(q *store.Query, s store.Pictures_ListServer) error {
@@ -181,7 +183,9 @@ func (p pictures) Echo(s store.Pictures_EchoServer) error {
 		if err := s.SendMsg(in); err != nil { // as it is
 			return err
 		}
-		flat.Release(in)
+		if !p.keeps {
+			flat.Release(in)
+		}
 	}
 }
 

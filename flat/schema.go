@@ -7,39 +7,24 @@ import (
 	"github.com/nearcall/nearcall/flat/internal/reflection"
 )
 
-// A Schema describes types of tables. It is immutable.
-type Schema struct {
-	tables map[string]*table // by full name
-}
-
 // errNotSchema is the error for bytes that are not a compiled schema.
 var errNotSchema = errors.New("flat: this is not a compiled schema; flatc --binary --schema writes one, with the extension bfbs")
 
-// ParseSchema parses a compiled schema, as flatc --binary --schema writes it. The schema must be one
-// that the program trusts, such as one that is embedded in it.
-func ParseSchema(bfbs []byte) (s *Schema, err error) {
+// parse returns the tables of a compiled schema.
+func parse(bfbs []byte) (tables []*table, err error) {
 	if len(bfbs) < 8 || string(bfbs[4:8]) != "BFBS" {
 		return nil, errNotSchema
 	}
 	defer func() {
 		if recover() != nil { // the generated code panics if the bytes are not what they should be
-			s, err = nil, errNotSchema
+			tables, err = nil, errNotSchema
 		}
 	}()
-	s, err = compile(reflection.GetRootAsSchema(bfbs, 0))
-	if err == nil && len(s.tables) == 0 {
+	tables, err = compile(reflection.GetRootAsSchema(bfbs, 0))
+	if err == nil && len(tables) == 0 {
 		return nil, errNotSchema
 	}
-	return s, err
-}
-
-// MustParseSchema is ParseSchema for a schema that is known to be good. It panics if it is not.
-func MustParseSchema(bfbs []byte) *Schema {
-	s, err := ParseSchema(bfbs)
-	if err != nil {
-		panic(err)
-	}
-	return s
+	return tables, err
 }
 
 // A table is the type of a table.
@@ -56,8 +41,9 @@ type field struct {
 	kind     kind
 	size     int    // size of the part that is in the table itself, in bytes
 	align    int    // alignment of that part
-	table    *table // for kinds that refer to tables
-	elem     inline // of the elements of a vector of scalars or structs
+	many     bool   // the offset is to a vector of what kind says
+	table    *table // of kindTable
+	elem     inline // of kindVector
 	union    union
 }
 
@@ -68,13 +54,11 @@ type inline struct{ size, align int }
 type kind byte
 
 const (
-	kindInline  kind = iota // a scalar or a struct, in the table itself
-	kindString              // an offset to a string
-	kindTable               // an offset to a table
-	kindVector              // an offset to a vector of scalars or structs
-	kindStrings             // an offset to a vector of strings
-	kindTables              // an offset to a vector of tables
-	kindUnion               // an offset to a table of the type that the previous field says
+	kindInline kind = iota // a scalar or a struct, in the table itself
+	kindString             // an offset to a string
+	kindTable              // an offset to a table
+	kindUnion              // an offset to a table of the type that the previous field says
+	kindVector             // an offset to a vector of scalars or structs
 )
 
 // A union has the tables that a union field can refer to, by the numbers of their types.
@@ -88,14 +72,13 @@ type compiler struct {
 	unions []union  // by index in enums; nil for others
 }
 
-func compile(from *reflection.Schema) (*Schema, error) {
+func compile(from *reflection.Schema) (all []*table, err error) {
 	c := compiler{
 		schema: from,
 		tables: make([]*table, from.ObjectsLength()),
 		inline: make([]inline, from.ObjectsLength()),
 		unions: make([]union, from.EnumsLength()),
 	}
-	s := &Schema{tables: make(map[string]*table)}
 	var o reflection.Object
 	for i := range c.tables {
 		from.Objects(&o, i)
@@ -104,7 +87,7 @@ func compile(from *reflection.Schema) (*Schema, error) {
 			continue
 		}
 		c.tables[i] = &table{name: string(o.Name())}
-		s.tables[c.tables[i].name] = c.tables[i]
+		all = append(all, c.tables[i])
 	}
 	for i := range c.unions {
 		if err := c.compileUnion(i); err != nil {
@@ -127,7 +110,7 @@ func compile(from *reflection.Schema) (*Schema, error) {
 			t.fields = append(t.fields, compiled)
 		}
 	}
-	return s, nil
+	return all, nil
 }
 
 // compileUnion compiles the enum i, if it is a union.
@@ -193,10 +176,10 @@ func (c *compiler) field(from *reflection.Field) (f field, err error) {
 func (c *compiler) vector(f *field, t *reflection.Type) error {
 	switch elem := t.Element(); {
 	case elem == reflection.BaseTypeString:
-		f.kind = kindStrings
+		f.kind, f.many = kindString, true
 	case elem == reflection.BaseTypeObj:
 		if f.table = c.tables[t.Index()]; f.table != nil {
-			f.kind = kindTables
+			f.kind, f.many = kindTable, true
 		} else {
 			f.kind, f.elem = kindVector, c.inline[t.Index()]
 		}

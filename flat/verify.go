@@ -20,22 +20,10 @@ const (
 	freeSteps    = 1024
 )
 
-// Verify returns an error unless b is a message whose root is a table of the type with that full
-// name, such as "store.Item". It checks offsets, lengths, alignment, the ends of strings and
-// required fields, not the values of scalars or the text of strings. It does not check a union
-// member whose type is not in the schema: generated code does not read that.
-func (s *Schema) Verify(name string, b []byte) error {
-	t := s.tables[name]
-	if t == nil {
-		return fmt.Errorf("flat: the schema has no table %q", name)
-	}
-	if _, err := t.verify(b); err != nil {
-		return fmt.Errorf("flat: this is not a message of %s: %w", name, err)
-	}
-	return nil
-}
-
-// verify returns the position of the root.
+// verify returns the position of the root of b, or an error unless that is a table of the type t. It
+// checks offsets, lengths, alignment, the ends of strings and required fields, not the values of
+// scalars or the text of strings. It does not check a union member whose type is not in the schema:
+// generated code does not read that.
 func (t *table) verify(b []byte) (root int, err error) {
 	v := verifier{b: b, steps: stepsPerByte*len(b) + freeSteps}
 	if root, err = v.offset(0); err != nil {
@@ -161,50 +149,40 @@ func (v *verifier) vtable(at int) (vtable []byte, size int, err error) {
 // of a table. of is the position of that table, and vtable is its vtable.
 func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 	to, err := v.offset(at)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	switch f.kind {
-	case kindString:
-		return v.string(to)
-	case kindTable:
-		return v.table(f.table, to, depth-1)
-	case kindUnion:
+	case f.kind == kindVector:
+		_, err = v.vector(to, f.elem)
+		return err
+	case f.kind == kindUnion:
 		kind, err := v.unionType(f, of, vtable)
-		if err != nil {
-			return err
-		}
-		if t := f.union[kind]; t != nil {
+		if t := f.union[kind]; err == nil && t != nil {
 			return v.table(t, to, depth-1)
 		}
-		return nil
-	}
-	elem := inline{offsetSize, offsetSize}
-	if f.kind == kindVector {
-		elem = f.elem
-	}
-	n, err := v.vector(to, elem)
-	if err != nil || f.kind == kindVector {
 		return err
+	case !f.many:
+		return v.one(f, to, depth)
 	}
-	if err := v.step(n); err != nil {
-		return err
+	n, err := v.vector(to, inline{offsetSize, offsetSize})
+	if err == nil {
+		err = v.step(n)
 	}
-	for i := range n {
-		to, err := v.offset(to + offsetSize*(i+1))
-		if err != nil {
-			return err
-		}
-		if f.kind == kindStrings {
-			err = v.string(to)
-		} else {
-			err = v.table(f.table, to, depth-1)
-		}
-		if err != nil {
-			return err
+	for i := 0; i < n && err == nil; i++ {
+		var elem int
+		if elem, err = v.offset(to + offsetSize*(i+1)); err == nil {
+			err = v.one(f, elem, depth)
 		}
 	}
-	return nil
+	return err
+}
+
+// one verifies the string or the table at position at.
+func (v *verifier) one(f *field, at, depth int) error {
+	if f.kind == kindString {
+		return v.string(at)
+	}
+	return v.table(f.table, at, depth-1)
 }
 
 // unionType returns the type of the union f, which is in the previous field.

@@ -4,7 +4,7 @@
 //
 //	srv := nearcall.NewServer(forward.To(grpcServer))
 //
-// A library that listens and serves itself takes [NewServer] instead.
+// A library that listens and serves itself takes [NewServer] instead. The rest of this text is about [To].
 //
 // # What it does
 //
@@ -26,8 +26,7 @@
 // # What is different
 //
 // In handlers of forwarded calls, the address from [peer.FromContext] has only the text of the
-// caller's address, and AuthInfo is set only over TLS, without the SPIFFEID. A server of [NewServer]
-// gives them the caller's whole peer. Package authz needs
+// caller's address, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs
 // the caller's connection, which a *grpc.Server does not know for such calls. Give authz's
 // interceptors to the nearcall server: in the *grpc.Server they refuse all calls.
 //
@@ -47,7 +46,7 @@
 //
 // Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and
 // GracefulStop of the *grpc.Server end the forwarded calls that still run. Those fail with
-// Unavailable. A server of [NewServer] needs no other to be stopped.
+// Unavailable.
 package forward
 
 import (
@@ -163,7 +162,6 @@ func newRequest(ctx context.Context) *http.Request {
 		if p.LocalAddr != nil {
 			ctx = context.WithValue(ctx, http.LocalAddrContextKey, p.LocalAddr)
 		}
-		ctx = context.WithValue(ctx, peerKey{}, p)
 	}
 	return req.WithContext(ctx)
 }

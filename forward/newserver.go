@@ -2,186 +2,166 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"net"
-	"reflect"
-	"runtime"
+	"slices"
 	"sync"
 	"time"
-	_ "unsafe" // for go:linkname
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/grpclog"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/relay"
+	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // NewServer returns a *grpc.Server whose listeners take nearcall's clients as well as ordinary gRPC
 // clients. It is for libraries that listen and serve themselves and take a function that makes the
 // *grpc.Server, such as ServeConfig.GRPCServer of hashicorp/go-plugin. Register services, serve and
-// stop the *grpc.Server as any other. It forwards the calls of nearcall's clients to itself, as
-// [To] does.
+// stop the *grpc.Server as any other.
 //
-// A unix socket that the library listens at becomes shared memory, if the client agrees, and if the
-// library has not wrapped the connection or secured it with TLS.
+// If opts has [grpc.Creds], the server takes ordinary gRPC clients only: go-plugin passes them with
+// AutoMTLS. A unix socket that the library listens at becomes shared memory, if the client agrees, and
+// if the library has not wrapped the connection.
 //
-// # Options
-//
-// These options apply to nearcall's clients, too: [grpc.Creds], MaxRecvMsgSize, MaxSendMsgSize,
-// interceptors, stats handlers, UnknownServiceHandler, ForceServerCodecV2, NumStreamWorkers and
-// WaitForHandlers. Stats handlers see each of their calls as a connection. ConnectionTimeout applies
-// to the handshake of the credentials and the first bytes.
-//
-// These have no effect on nearcall's clients, which get the defaults of [nearcall.NewServer]:
-// keepalive, windows, buffers and their pool, MaxConcurrentStreams, MaxHeaderListSize,
-// HeaderTableSize and InTapHandle. Their calls fail if opts has RPCCompressor.
-//
-// # Stopping
-//
-// Stop and GracefulStop end the connections of nearcall's clients, too. GracefulStop waits up to
-// 10 seconds for their calls, and the calls that still run then fail with Unavailable. Stop does not
-// cut this wait short.
-func NewServer(opts []grpc.ServerOption) *grpc.Server {
-	given := grpc.NewServer(opts...) // only to read its options
-	defer given.Stop()
-	credsOf, ok := serverCredentials.(func(*grpc.Server) credentials.TransportCredentials)
-	if !ok {
-		grpclog.Component("nearcall").Warning("forward.NewServer does not know this version of grpc-go: the server takes no clients of nearcall")
-		return grpc.NewServer(opts...)
+// Each connection of a nearcall client is one of HTTP/2 to the *grpc.Server, in memory. So all its
+// options apply, Stop and GracefulStop end these connections as any other, and handlers get the
+// caller's whole peer. But a call costs HTTP/2 on both sides, even if it came over shared memory.
+// Nearcall's clients can send messages of up to 4 MiB: for more see [NewServerWith].
+func NewServer(opts []grpc.ServerOption) *grpc.Server { return NewServerWith()(opts) }
+
+// NewServerWith returns a function like [NewServer] with options for the connections of nearcall's
+// clients. Of these, [nearcall.MaxRecvMsgSize] and the options of connections apply, such as
+// [nearcall.MaxSharedMemory], [nearcall.ConnectionTimeout] and [nearcall.KeepaliveParams]. The others
+// have no effect.
+func NewServerWith(near ...nearcall.ServerOption) func([]grpc.ServerOption) *grpc.Server {
+	return func(opts []grpc.ServerOption) *grpc.Server {
+		h := &handshaker{TransportCredentials: insecure.NewCredentials(), pipes: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}}
+		h.server = grpc.NewServer(append([]grpc.ServerOption{grpc.Creds(h)}, opts...)...)
+		h.near = nearcall.NewServer(append(slices.Clone(near), nearcall.OtherClients(0), options.SetServer(func(o *options.Server) {
+			o.Accept, h.limit = h.accept, o.MaxRecv
+		}))...)
+		h.pipes.stopped = func() { go h.near.GracefulStop() } // it ends handshakes
+		return h.server
 	}
-	h := &handshaker{TransportCredentials: credsOf(given)}
-	if h.plain = h.TransportCredentials == nil; h.plain {
-		h.TransportCredentials = insecure.NewCredentials()
-	}
-	h.server = grpc.NewServer(append(append([]grpc.ServerOption{grpc.StatsHandler(peers{})}, opts...), grpc.Creds(h))...)
-	h.near = nearcall.NewServer(To(h.server), nearcall.OtherClients(0), nearcall.MaxRecvMsgSize(maxRecv(given)))
-	return h.server
 }
 
-type peerKey struct{}
-
-// peers gives forwarded calls the peer of their caller. grpc-go makes one of an HTTP request, which has
-// only TLS. As the first stats handler it comes before all others, and before interceptors.
-type peers struct{}
-
-// TagRPC implements [stats.Handler].
-func (peers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	if p, ok := ctx.Value(peerKey{}).(*peer.Peer); ok {
-		return peer.NewContext(ctx, p)
-	}
-	return ctx
-}
-
-// TagConn implements [stats.Handler].
-func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
-	return peers{}.TagRPC(ctx, nil)
-}
-
-// HandleRPC implements [stats.Handler].
-func (peers) HandleRPC(context.Context, stats.RPCStats) {}
-
-// HandleConn implements [stats.Handler].
-func (peers) HandleConn(context.Context, stats.ConnStats) {}
-
-// serverCredentials is a func(*grpc.Server) credentials.TransportCredentials. grpc-go sets it, for
-// its own packages.
-//
-//go:linkname serverCredentials google.golang.org/grpc/internal.GetServerCredentials
-var serverCredentials any
-
-// maxRecv returns the size of the largest message that s receives, so that a client cannot make the
-// server keep a larger one before s refuses it.
-func maxRecv(s *grpc.Server) int {
-	if opts := reflect.ValueOf(s).Elem().FieldByName("opts"); opts.Kind() == reflect.Struct {
-		if n := opts.FieldByName("maxReceiveMessageSize"); n.Kind() == reflect.Int {
-			return int(n.Int())
-		}
-	}
-	return 4 << 20 // grpc-go's default
-}
-
-// A handshaker is the credentials of server. grpc-go passes each new connection to the credentials
-// and to nothing before, so they take the connections of nearcall's clients.
+// A handshaker is the credentials of server, unless the user has set others. grpc-go passes each new
+// connection to the credentials and to nothing before, so they take the connections of nearcall's
+// clients.
 type handshaker struct {
-	credentials.TransportCredentials      // the user's
-	plain                            bool // the user has none
-	server                           *grpc.Server
-	near                             *nearcall.Server
-	once                             sync.Once // begins to watch for the end of server
+	credentials.TransportCredentials
+	server *grpc.Server
+	near   *nearcall.Server
+	limit  int // of messages from nearcall's clients
+	pipes  *pipes
+	once   sync.Once // begins to serve pipes
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. The connection of a nearcall client
-// it serves until it ends. So grpc-go, when it stops, waits for all such connections before it ends
-// the calls that were forwarded to it.
-func (h *handshaker) ServerHandshake(raw net.Conn) (conn net.Conn, auth credentials.AuthInfo, err error) {
-	conn = raw
-	if !h.plain {
-		if conn, auth, err = h.TransportCredentials.ServerHandshake(raw); err != nil {
-			return nil, nil, err
-		}
+// ServerHandshake implements [credentials.TransportCredentials]. It returns when the handshake of a
+// nearcall client is over, because grpc-go then removes the deadline of the connection.
+func (h *handshaker) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if p, ok := conn.(*pipe); ok {
+		return p, p.peer.AuthInfo, nil
 	}
-	begun, isHTTP2, err := sock.Begin(conn, auth)
+	begun, isHTTP2, err := sock.Begin(conn)
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case isHTTP2:
-		return begun, auth, nil
+		return begun, nil, nil
 	}
-	h.once.Do(func() { go func() { _ = h.server.Serve(&watcher{h.near, make(chan struct{})}) }() })
-	_ = h.near.ServeConn(begun)
+	h.once.Do(func() { go func() { _ = h.server.Serve(h.pipes) }() })
+	ended := make(chan struct{})
+	go func() {
+		_ = h.near.ServeConn(begun)
+		close(ended)
+	}()
+	select {
+	case <-begun.Over:
+	case <-ended:
+	}
 	return nil, nil, credentials.ErrConnDispatched
 }
 
-// A watcher is a listener that accepts nothing. A *grpc.Server closes it when it stops, and the
-// watcher then stops near.
-type watcher struct {
-	near   *nearcall.Server
-	closed chan struct{}
-}
+var errStopped = errors.New("the *grpc.Server is stopped")
 
-// Accept implements [net.Listener].
-func (w *watcher) Accept() (net.Conn, error) {
-	<-w.closed
-	return nil, net.ErrClosed
-}
-
-// patience is how long GracefulStop waits for the calls of nearcall's clients. Nothing tells the
-// watcher of a Stop in the meantime.
-const patience = 10 * time.Second
-
-// Close implements [net.Listener]. grpc-go calls it once, with its lock held, which the end of each
-// forwarded call takes. So Close does not wait.
-func (w *watcher) Close() error {
-	close(w.closed)
-	if !calledBy("google.golang.org/grpc.(*Server).GracefulStop") {
-		go w.near.Stop()
+// accept connects a nearcall client to server, which ends the connection when it stops.
+func (h *handshaker) accept(client link.Session) link.Acceptor {
+	over := make(chan struct{}) // closed when the client has got what the server has sent
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return h.pipes.dial(ctx, client.Peer(), over) }
+	to, err := grpcgo.Dialer{Target: "passthrough:///server", Options: []grpc.DialOption{grpc.WithContextDialer(dial)}}.Dial(context.Background())
+	if err != nil {
+		_ = client.Close(err)
+		close(over)
 		return nil
 	}
 	go func() {
-		defer time.AfterFunc(patience, w.near.Stop).Stop()
-		w.near.GracefulStop()
+		defer close(over)
+		select {
+		case <-client.Ended():
+		case <-to.Done():
+			client.Retire()
+			<-to.Ended()
+			select {
+			case <-client.Written():
+			case <-time.After(patience):
+			}
+			_ = client.Close(errStopped)
+		}
+		to.Retire()
 	}()
-	return nil
+	return &relay.Acceptor{To: to, Limit: h.limit, Go: func(f func()) { go f() }}
 }
 
-// calledBy reports whether a function is on the stack of this goroutine, near its end.
-func calledBy(function string) bool {
-	pcs := make([]uintptr, 16)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
-	for {
-		frame, more := frames.Next()
-		if frame.Function == function || !more {
-			return frame.Function == function
-		}
+// patience is how long a client that has no calls may take to receive the end of its last ones.
+const patience = 10 * time.Second
+
+// pipes is a listener that accepts connections in memory.
+type pipes struct {
+	conns   chan net.Conn
+	closed  chan struct{}
+	stopped func()
+}
+
+// dial returns a connection that server accepts as one of the peer.
+func (l *pipes) dial(ctx context.Context, peer *link.Peer, over <-chan struct{}) (net.Conn, error) {
+	here, there := net.Pipe()
+	client := &caller{Conn: here, left: make(chan struct{})}
+	select {
+	case l.conns <- &pipe{Conn: there, peer: peer, left: client.left, over: over}:
+		return client, nil
+	case <-l.closed:
+		return nil, errStopped
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
+// Accept implements [net.Listener].
+func (l *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener]. grpc-go calls it once.
+func (l *pipes) Close() error {
+	close(l.closed)
+	l.stopped()
+	return nil
+}
+
 // Addr implements [net.Listener].
-func (*watcher) Addr() net.Addr { return address{} }
+func (*pipes) Addr() net.Addr { return address{} }
 
 type address struct{}
 
@@ -190,3 +170,42 @@ func (address) Network() string { return "nearcall" }
 
 // String implements [net.Addr].
 func (address) String() string { return "connections of nearcall's clients" }
+
+// A pipe is the server's end of a connection in memory.
+type pipe struct {
+	net.Conn
+	peer *link.Peer
+	left <-chan struct{} // closed when the other end is
+	over <-chan struct{} // see accept
+}
+
+// RemoteAddr implements [net.Conn].
+func (p *pipe) RemoteAddr() net.Addr { return p.peer.Addr }
+
+// LocalAddr implements [net.Conn].
+func (p *pipe) LocalAddr() net.Addr { return p.peer.LocalAddr }
+
+// Close implements [net.Conn]. A GracefulStop returns when all connections are closed, and then the
+// program may exit. So if the other end was closed first, Close waits until the client has everything.
+func (p *pipe) Close() error {
+	err := p.Conn.Close()
+	select {
+	case <-p.left:
+		<-p.over
+	default:
+	}
+	return err
+}
+
+// A caller is the other end of a pipe.
+type caller struct {
+	net.Conn
+	once sync.Once
+	left chan struct{}
+}
+
+// Close implements [net.Conn].
+func (c *caller) Close() error {
+	c.once.Do(func() { close(c.left) })
+	return c.Conn.Close()
+}

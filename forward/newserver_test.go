@@ -3,14 +3,18 @@ package forward_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -41,6 +45,12 @@ type library struct {
 // newLibrary returns a library that serves s over network, a unix socket or TCP.
 func newLibrary(t *testing.T, network string, s service, opts ...grpc.ServerOption) *library {
 	t.Helper()
+	return serveLibrary(t, network, s, forward.NewServer(opts))
+}
+
+// serveLibrary is newLibrary with a server that is made already.
+func serveLibrary(t *testing.T, network string, s service, srv *grpc.Server) *library {
+	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
 		needs.UnixSockets(t)
@@ -50,7 +60,7 @@ func newLibrary(t *testing.T, network string, s service, opts ...grpc.ServerOpti
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &library{forward.NewServer(opts), lis, make(chan error, 1)}
+	l := &library{srv, lis, make(chan error, 1)}
 	testpb.RegisterTestServiceServer(l.Server, s)
 	reflection.RegisterV1(l.Server)
 	go func() { l.served <- l.Serve(lis) }()
@@ -114,8 +124,17 @@ func TestNewServerTakesClientsOfBothKinds(t *testing.T) {
 					secure = append(secure, ok)
 					return nil
 				}}, creds.server...)
+				near := l.near(t, nearcall.WithTransportCredentials(creds.client))
+				conns := []grpc.ClientConnInterface{l.ordinary(t, creds.client), near}
+				if creds.server != nil { // the library's credentials see no client of nearcall's
+					_, err := testpb.NewTestServiceClient(near).UnaryCall(t.Context(), &testpb.SimpleRequest{})
+					if wantCode(t, "nearcall's client", err, codes.Unavailable); err != nil && !strings.Contains(err.Error(), "an ordinary gRPC server listens there") {
+						t.Errorf("nearcall's client is told: %v", err)
+					}
+					conns = conns[:1]
+				}
 				var over []string
-				for _, conn := range []grpc.ClientConnInterface{l.ordinary(t, creds.client), l.near(t, nearcall.WithTransportCredentials(creds.client))} {
+				for _, conn := range conns {
 					client := testpb.NewTestServiceClient(conn)
 					var server peer.Peer
 					if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(1 << 20)}, grpc.Peer(&server)); err != nil {
@@ -141,14 +160,16 @@ func TestNewServerTakesClientsOfBothKinds(t *testing.T) {
 						t.Errorf("at the end: %v", err)
 					}
 				}
-				if want := name == "TLS"; !slices.Equal(secure, []bool{want, want}) {
-					t.Errorf("the handlers find TLS: %v", secure)
+				for _, is := range secure {
+					if is != (name == "TLS") {
+						t.Errorf("the handlers find TLS: %v", secure)
+					}
 				}
 				want := network
-				if network == "unix" && runtime.GOOS == "linux" && name != "TLS" {
+				if network == "unix" && runtime.GOOS == "linux" {
 					want = "shm"
 				}
-				if !slices.Equal(over, []string{network, want}) {
+				if !slices.Equal(over, []string{network, want}[:len(conns)]) {
 					t.Errorf("the calls go over %v, want %v for nearcall's client", over, want)
 				}
 			})
@@ -300,6 +321,95 @@ func TestGracefulStopOfNewServerWaitsForNearcallsCalls(t *testing.T) {
 	<-stopped
 }
 
+// TestStopOfNewServerCutsGracefulStopShort while a call of nearcall's client runs.
+func TestStopOfNewServerCutsGracefulStopShort(t *testing.T) {
+	running := make(chan struct{})
+	l := newLibrary(t, "unix", service{unary: func(ctx context.Context) error {
+		close(running)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	client := testpb.NewTestServiceClient(l.near(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		done <- err
+	}()
+	<-running
+	stopped := make(chan struct{})
+	go func() {
+		l.GracefulStop()
+		close(stopped)
+	}()
+	leak.Eventually(t, "the server takes no more calls", func() bool {
+		_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
+		return err != nil && strings.Contains(err.Error(), "connect")
+	})
+	l.Stop()
+	wantCode(t, "the call that ran", <-done, codes.Unavailable)
+	<-stopped
+}
+
+// When GracefulStop returns the program may exit, so what nearcall's clients get is written.
+func TestGracefulStopOfNewServerWaitsUntilRepliesAreWritten(t *testing.T) {
+	const size = 1 << 16
+	for range 20 {
+		running, release := make(chan struct{}), make(chan struct{})
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := &counting{Listener: lis}
+		l := &library{forward.NewServer(nil), lis, make(chan error, 1)}
+		testpb.RegisterTestServiceServer(l.Server, service{unary: func(context.Context) error {
+			close(running)
+			<-release
+			return nil
+		}})
+		go func() { l.served <- l.Serve(counted) }()
+		near := l.near(t)
+		done := make(chan error, 1)
+		go func() {
+			_, err := testpb.NewTestServiceClient(near).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(size)})
+			done <- err
+		}()
+		<-running
+		go close(release)
+		l.GracefulStop()
+		if n := counted.written.Load(); n < size {
+			t.Errorf("GracefulStop has returned, and the server has written %d bytes", n)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("the call that ran: %v", err)
+		}
+		if err := <-l.served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+}
+
+// A counting listener counts what is written to its connections.
+type counting struct {
+	net.Listener
+	written atomic.Int64
+}
+
+func (l *counting) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return counted{conn, &l.written}, err
+}
+
+type counted struct {
+	net.Conn
+	written *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written.Add(int64(n))
+	return n, err
+}
+
 // What is no client of either kind is refused in words, and does not keep the server from stopping.
 func TestNewServerRefusesOthers(t *testing.T) {
 	l := newLibrary(t, "tcp", service{})
@@ -325,29 +435,6 @@ func TestNewServerRefusesOthers(t *testing.T) {
 	}
 }
 
-// A badge is the AuthInfo of credentials that are not gRPC's.
-type badge struct {
-	credentials.CommonAuthInfo
-	of string
-}
-
-func (badge) AuthType() string { return "badge" }
-
-// badges are credentials that give each peer a badge.
-type badges struct {
-	credentials.TransportCredentials
-}
-
-func (badges) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return conn, badge{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "a client"}, nil
-}
-
-func (badges) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return conn, badge{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "a server"}, nil
-}
-
-func (b badges) Clone() credentials.TransportCredentials { return b }
-
 // An onTag calls a function with the context of each call.
 type onTag func(context.Context)
 
@@ -359,8 +446,7 @@ func (onTag) HandleRPC(context.Context, stats.RPCStats)                         
 func (onTag) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (onTag) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// TestHandlersOfNewServerGetTheirCallersPeer with the AuthInfo of any credentials, and so do interceptors
-// and stats handlers.
+// Interceptors and stats handlers get it, too.
 func TestHandlersOfNewServerGetTheirCallersPeer(t *testing.T) {
 	for _, network := range []string{"unix", "tcp"} {
 		var mu sync.Mutex
@@ -368,35 +454,79 @@ func TestHandlersOfNewServerGetTheirCallersPeer(t *testing.T) {
 		look := func(who string) func(context.Context) error {
 			return func(ctx context.Context) error {
 				p, _ := peer.FromContext(ctx)
-				b, ok := p.AuthInfo.(badge)
-				if !ok || b.of != "a client" || p.Addr.Network() != network {
-					t.Errorf("%s: %s sees %v %#v", network, who, p.Addr, p.AuthInfo)
+				kind := "of gRPC"
+				if p.AuthInfo != nil {
+					kind = p.AuthInfo.AuthType()
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				seen[who]++
+				seen[who+" "+p.Addr.Network()+" "+kind]++
 				return nil
 			}
 		}
-		inner := look("a stats handler")
-		l := newLibrary(t, network, service{unary: look("a handler")}, grpc.Creds(badges{insecure.NewCredentials()}),
+		inner := look("stats")
+		l := newLibrary(t, network, service{unary: look("handler")},
 			grpc.StatsHandler(onTag(func(ctx context.Context) { _ = inner(ctx) })),
 			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-				_ = look("an interceptor")(ctx)
+				_ = look("interceptor")(ctx)
 				return next(ctx, in)
 			}))
 		for _, conn := range []grpc.ClientConnInterface{
-			l.ordinary(t, badges{insecure.NewCredentials()}),
-			l.near(t, nearcall.WithTransportCredentials(badges{insecure.NewCredentials()}), nearcall.WithDisableSharedMemory()),
+			l.ordinary(t, insecure.NewCredentials()),
+			l.near(t, nearcall.WithDisableSharedMemory()),
 		} {
 			if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		}
+		want := map[string]int{}
+		for _, who := range []string{"stats", "interceptor", "handler"} {
+			want[who+" "+network+" of gRPC"]++ // the ordinary client's
+			want[who+" "+network+" "+map[string]string{"unix": "local", "tcp": "insecure"}[network]]++
+		}
 		mu.Lock()
-		if len(seen) != 3 || seen["a handler"] != 2 {
-			t.Errorf("%s: %v", network, seen)
+		if !maps.Equal(seen, want) {
+			t.Errorf("%s: seen is %v, want %v", network, seen, want)
 		}
 		mu.Unlock()
+	}
+}
+
+// A client that says nothing more does not keep the server from stopping.
+func TestStopOfNewServerEndsHandshakes(t *testing.T) {
+	l := newLibrary(t, "tcp", service{})
+	conn, err := net.Dial("tcp", l.lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "nearcall/1\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // the server has begun the handshake
+		t.Fatal(err)
+	}
+	leak.Within(t, 30*time.Second, "Stop", l.Stop)
+}
+
+func TestNewServerWithLimitsMessagesOfNearcallsClients(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		newFunc func([]grpc.ServerOption) *grpc.Server
+		limit   int
+	}{
+		{"by default", forward.NewServer, 4 << 20},
+		{"of 6 MiB", forward.NewServerWith(nearcall.MaxRecvMsgSize(6 << 20)), 6 << 20},
+	} {
+		l := serveLibrary(t, "unix", service{}, c.newFunc([]grpc.ServerOption{grpc.MaxRecvMsgSize(16 << 20)}))
+		client := testpb.NewTestServiceClient(l.near(t, nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))))
+		if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(c.limit - 100)}); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(c.limit)})
+		wantCode(t, c.name+", a large message", err, codes.ResourceExhausted)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("vs. %d", c.limit)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }

@@ -18,6 +18,8 @@ import (
 type Acceptor struct {
 	To link.Session
 
+	Limit int // of messages that the peer sends, in bytes; 0 for none
+
 	// Spare returns another session, for calls that were on their way when the peer drained the
 	// first one. Spare is nil if there is no other session.
 	Spare func(context.Context) (link.Session, error)
@@ -78,7 +80,7 @@ func (r *Acceptor) pass(ctx context.Context, callee link.Stream, o *link.CallHea
 		callee.Abort(why)
 	})
 	defer left()
-	r.Go(func() { forwardRequests(callee, caller) })
+	r.Go(func() { forwardRequests(callee, caller, cmp.Or(r.Limit, math.MaxInt)) })
 	forwardReplies(caller, callee)
 }
 
@@ -99,11 +101,11 @@ func (r *Acceptor) open(ctx context.Context, o *link.CallHeader) (caller link.St
 }
 
 // forwardRequests passes on what the caller's side of a call sends.
-func forwardRequests(from, to link.Stream) {
+func forwardRequests(from, to link.Stream, limit int) {
 	for {
 		var in link.Frame
 		var data []byte
-		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: math.MaxInt}
+		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: limit}
 		if err := from.Recv(&in); err != nil {
 			if end := endOfMessage(err); end != nil {
 				_ = from.Send(&link.Frame{End: end})
@@ -151,11 +153,17 @@ func forwardReplies(from, to link.Stream) {
 }
 
 // endOfMessage returns the end, in grpc-go's words, of a call with a message that could not be
-// decompressed. It returns nil if err is another error.
+// decompressed or is larger than the limit. It returns nil if err is another error.
 func endOfMessage(err error) *link.End {
 	var c *link.CompressionError
-	if errors.As(err, &c) {
+	var r *link.RecvError
+	switch {
+	case errors.As(err, &c):
 		return &link.End{Status: status.Newf(codes.Internal, "grpc: %v", c)}
+	case errors.As(err, &r) && r.Inflated:
+		return &link.End{Status: status.Newf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", r.Limit)}
+	case errors.As(err, &r) && r.Err == nil:
+		return &link.End{Status: status.Newf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", r.Size, r.Limit)}
 	}
 	return nil
 }

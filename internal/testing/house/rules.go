@@ -62,7 +62,7 @@ var Imports = []Rule{
 	{Pkg: "loop", May: []string{"internal/durations", "internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
-	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/options", "internal/transport/sock"}},
+	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/link", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
 	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 

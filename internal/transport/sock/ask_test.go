@@ -3,7 +3,6 @@ package sock
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -419,7 +418,7 @@ func TestAQuestionThatWasAnsweredIsHTTP2(t *testing.T) {
 
 		near, far := net.Pipe()
 		go func() { _, _ = io.WriteString(near, sent) }()
-		if _, isHTTP2, err := Begin(far, nil); err != nil || !isHTTP2 {
+		if _, isHTTP2, err := Begin(far); err != nil || !isHTTP2 {
 			t.Errorf("a library's server: %t, %v", isHTTP2, err)
 		}
 		_, _ = near.Close(), far.Close()
@@ -486,7 +485,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 	defer far.Close()
 	defer near.Close()
 	go func() {
-		b, isHTTP2, err := Begin(far, nil)
+		b, isHTTP2, err := Begin(far)
 		if err != nil || isHTTP2 {
 			t.Errorf("%t, %v", isHTTP2, err)
 			_ = far.Close()
@@ -509,27 +508,4 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 		t.Errorf("the session's AuthInfo is %v", s.Peer().AuthInfo)
 	}
 	_ = s.Close(errors.New("done"))
-}
-
-// TestALibrarysServerServesWhatTLSHasAgreedOn: Begin takes no client for one of HTTP/2 that has agreed on
-// nearcall's protocol, and the server refuses it.
-func TestALibrarysServerServesWhatTLSHasAgreedOn(t *testing.T) {
-	for name, first := range map[string]string{"HTTP/2": preface + noSettings, "a question": wire.Question} {
-		near, far := net.Pipe()
-		go func() { _, _ = io.WriteString(near, first) }()
-		b, isHTTP2, err := Begin(far, credentials.TLSInfo{State: tls.ConnectionState{NegotiatedProtocol: wire.ALPN}})
-		if err != nil || isHTTP2 {
-			t.Fatal(isHTTP2, err)
-		}
-		served := make(chan error)
-		go func() {
-			_, err := (&Listener{}).ServeConn(b, func(link.Session) link.Acceptor { return nil })
-			served <- err
-		}()
-		wantBye(t, name, near, wire.ByeProtocol, "must speak that")
-		_ = near.Close()
-		if err := <-served; err != errRefused {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
