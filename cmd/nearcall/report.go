@@ -2,12 +2,16 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
+	"cmp"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"strings"
 	"time"
+
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
 
 	"github.com/nearcall/nearcall"
 )
@@ -21,16 +25,10 @@ type report struct {
 	Rounds  int       `json:"rounds"`
 	Clock   int64     `json:"clock_ns"` // cost of reading the clock, which latencies include
 
-	// OtherLoad is the share of the processors that other programs used, from 0 to 1.
-	OtherLoad float64 `json:"other_load"`
-
-	Rows []row `json:"rows"`
-
-	// Processes are the rows of calls to a second process.
-	Processes []row `json:"processes"`
-
-	// LeftOut are the paths that the system does not support, and why.
-	LeftOut []string `json:"left_out,omitempty"`
+	OtherLoad float64  `json:"other_load"` // the share of the processors that other programs used, from 0 to 1
+	Rows      []row    `json:"rows"`
+	Processes []row    `json:"processes"`          // rows of calls to a second process
+	LeftOut   []string `json:"left_out,omitempty"` // paths that the system does not support, and why
 }
 
 type machine struct {
@@ -57,20 +55,9 @@ func newReport(rows, processes []row, leftOut []string, otherLoad float64) repor
 		Go:      runtime.Version(),
 		Date:    time.Now().UTC().Truncate(time.Second),
 		Machine: machine{runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU(), runtime.GOMAXPROCS(0)},
-		Rounds:  rounds,
-		Clock:   clockCost().Nanoseconds(),
-		Rows:    rows,
-
-		OtherLoad: otherLoad,
-		Processes: processes,
-		LeftOut:   leftOut,
+		Rounds:  rounds, Clock: clockCost().Nanoseconds(), OtherLoad: otherLoad,
+		Rows: rows, Processes: processes, LeftOut: leftOut,
 	}
-}
-
-func (r report) writeJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
 }
 
 // cpuModel returns the name of the CPU, or "" if the system does not tell.
@@ -86,4 +73,111 @@ func cpuModel() string {
 		}
 	}
 	return ""
+}
+
+// writeHeading prints what was measured, where and when, and whether other programs were busy.
+func (r report) writeHeading(w io.Writer) {
+	m := r.Machine
+	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
+		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
+	if r.OtherLoad >= busyShare {
+		fmt.Fprintf(w, "Other programs, or a limit on this one, took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
+			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
+	}
+}
+
+func (r report) writeLeftOut(w io.Writer) {
+	for _, what := range r.LeftOut {
+		fmt.Fprintf(w, "Left out: %s\n\n", what)
+	}
+}
+
+// writeAll prints every row.
+func (r report) writeAll(w io.Writer) {
+	r.writeHeading(w)
+	writeRows(w, r.Rows)
+	fmt.Fprint(w, "\nTo a second process:\n\n")
+	writeRows(w, r.Processes)
+	fmt.Fprintln(w)
+	r.writeLeftOut(w)
+	fmt.Fprintf(w, `times gRPC is how many calls a path makes while grpc-go makes one of the same kind to the same service: calls/s
+of the two, measured one right after the other, the median of %d such pairs. Within a process that is grpc-go over
+bufconn. To a second process it is grpc-go over the same kind of socket; for shared memory, over a unix socket.
+A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
+Inline handlers run on the caller's goroutine even if the context can be cancelled, which speeds up unary calls.
+p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.
+`, r.Rounds, r.Clock)
+}
+
+func writeRows(w io.Writer, rows []row) {
+	english := message.NewPrinter(language.English) // groups digits
+	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
+	for _, row := range rows {
+		cells = append(cells, []string{row.Path, row.Call, brief(row.P50), brief(row.P99), english.Sprintf("%.0f", row.PerSecond), frequency(row.TimesGRPC)})
+	}
+	writeTable(w, cells)
+}
+
+// A summaryPath is a path and its label in the summary.
+type summaryPath struct{ label, path string }
+
+// The summary shows a small call and a stream over the paths that a program can choose from,
+// in groups by where the service runs. grpc-go's paths come first.
+var summaryGroups = []struct {
+	to    string
+	paths []summaryPath
+}{
+	{"within a process", []summaryPath{{"grpc-go, bufconn", grpcBufconn.name}, {"grpc-go, TCP", grpcTCP.name}, {"nearcall", paths[0].name}}},
+	{"to a second process, over a unix socket", []summaryPath{{"grpc-go", secondUnixGRPC}, {"nearcall", secondUnix}, {"nearcall, shared memory", secondShm}}},
+	{"to a second process, over TCP", []summaryPath{{"grpc-go", secondTCPGRPC}, {"nearcall", secondTCP}, {"nearcall, WebSocket", secondWS}}},
+}
+
+// writeSummary draws the median times of a small call and of a stream, group by group.
+func (r report) writeSummary(w io.Writer) {
+	r.writeHeading(w)
+	for _, call := range calls[:2] {
+		fmt.Fprintf(w, "%s: median time, and calls a second against grpc-go's\n\n", call.name)
+		for _, g := range summaryGroups {
+			rows, longest := make(map[string]row), time.Duration(1)
+			for _, p := range g.paths {
+				if row, ok := r.find(p.path, call.name); ok {
+					rows[p.path], longest = row, max(longest, row.P50)
+				}
+			}
+			if len(rows) == 0 { // the system lacks them
+				continue
+			}
+			fmt.Fprintf(w, "  %s\n", g.to)
+			for _, p := range g.paths {
+				if row, ok := rows[p.path]; ok {
+					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar(row.P50, longest))
+				}
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	r.writeLeftOut(w)
+	fmt.Fprintln(w, "-all prints every kind of call on every path, with percentiles.")
+}
+
+// find returns the row of a call over a path, and whether there is one.
+func (r report) find(path, call string) (row, bool) {
+	for _, rows := range [][]row{r.Rows, r.Processes} {
+		for _, row := range rows {
+			if row.Path == path && row.Call == call {
+				return row, true
+			}
+		}
+	}
+	return row{}, false
+}
+
+// bar draws a time in eighths of a character, at least one; the longest in 32 characters.
+func bar(d, longest time.Duration) string {
+	eighths := max(int(8*32*d/longest), 1)
+	s := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		s += string(rune('█' + 8 - rest)) // narrower blocks follow U+2588
+	}
+	return s
 }

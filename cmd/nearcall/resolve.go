@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/url"
@@ -14,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -28,43 +27,33 @@ import (
 	target "github.com/nearcall/nearcall/internal/targets"
 )
 
-var resolveCommand = command{
-	name: "resolve", args: "TARGET", about: "print the endpoints of a target, and the path that calls take to each",
-	least: 1, most: 1, setup: resolveJob,
-	more: "It asks the target's resolver, prints what that returns, and connects to each address as nearcall.NewClient\n" +
-		"does. The columns say which protocol the server speaks, whether over TLS, by which path calls travel, and why\n" +
-		"not by a nearer one. A client in the server's own process calls it in process, which this command cannot see.\n" +
-		"It has grpc-go's resolvers. Others, such as those of etcd and xDS, exist only in programs that import them.\n",
-	exits: "exit codes: 0 an endpoint was reached, 1 none was, 2 wrong command line, 130 interrupted\n",
-}
-
-// resolveJob adds the flags of nearcall resolve to flags.
-func resolveJob(flags *flag.FlagSet) job {
-	f := &connFlags{maxTime: seconds(5 * time.Second)}
-	f.addTLS(flags)
-	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority, and expect a certificate for it")
-	flags.Var(&f.maxTime, "max-time", "give the resolver, and then each endpoint, this `time`: seconds, or a time such as 500ms")
-	asJSON := flags.Bool("json", false, "print the result as JSON")
-	return job{
-		do: func(ctx context.Context, args []string, std stdio) error {
-			r, err := f.resolve(ctx, args[0])
+func resolveCommand() *cobra.Command {
+	f, asJSON := &connFlags{maxTime: seconds(5 * time.Second)}, false
+	c := &cobra.Command{
+		Use: "resolve TARGET", Short: "print the endpoints of a target, and the path that calls take to each",
+		Long: "It asks the target's resolver, prints what that returns, and connects to each address as nearcall.NewClient\n" +
+			"does. The columns say which protocol the server speaks, whether over TLS, by which path calls travel, and why\n" +
+			"not by a nearer one. A client in the server's own process calls it in process, which this command cannot see.\n" +
+			"It has grpc-go's resolvers. Others, such as those of etcd and xDS, exist only in programs that import them.",
+		Annotations: map[string]string{exits: "Exit codes: 0 an endpoint was reached, 1 none was, 2 wrong command line, 130 interrupted"},
+		Args:        cobra.ExactArgs(1), ValidArgsFunction: f.complete(nil),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := f.resolve(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				err = r.writeJSON(std.out)
+			if asJSON {
+				err = writeJSON(c.OutOrStdout(), r)
 			} else {
-				err = r.write(std.out)
+				r.write(c.OutOrStdout())
 			}
 			return cmp.Or(err, r.failure())
 		},
-		complete: func(_ context.Context, args []string, begun string) []string {
-			if len(args) > 0 {
-				return nil
-			}
-			return targets(begun)
-		},
 	}
+	f.addTLS(c)
+	c.Flags().Var(&f.maxTime, "max-time", "give the resolver, and then each endpoint, this `time`: seconds, or a time such as 500ms")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	return c
 }
 
 // A resolution is what a target resolves to.
@@ -91,9 +80,6 @@ type endpoint struct {
 
 // resolve asks the resolver of text, and connects to each address.
 func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, error) {
-	if err := reachable(text); err != nil {
-		return nil, err
-	}
 	t, err := target.Parse(text)
 	switch {
 	case err != nil:
@@ -101,16 +87,9 @@ func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, erro
 	case t.Insists:
 		return nil, usageError(fmt.Sprintf("calls to %s always go to grpc-go, over HTTP/2; without grpc: the target can be nearer", text))
 	}
-	creds, err := f.credentials(text)
+	opts, creds, err := f.options(text)
 	if err != nil {
 		return nil, err
-	}
-	var opts []nearcall.DialOption
-	if creds != nil {
-		opts = append(opts, nearcall.WithTransportCredentials(creds))
-	}
-	if f.authority != "" {
-		opts = append(opts, nearcall.WithAuthority(f.authority))
 	}
 	p := &prober{opts: opts, creds: creds, name: cmp.Or(f.authority, f.serverName), maxTime: time.Duration(f.maxTime)}
 	r := &resolution{Target: text}
@@ -361,38 +340,22 @@ func (r *resolution) failure() error {
 	return errors.New("no endpoint can be reached")
 }
 
-func (r *resolution) writeJSON(w io.Writer) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s\n", text)
-	return err
-}
-
 // write prints a table.
-func (r *resolution) write(w io.Writer) error {
-	cells := [][]string{{"address", "server name", "speaks", "TLS", "path", "why not nearer, or what failed"}}
-	for _, e := range r.Endpoints {
-		line := []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)}
-		for i := range line {
-			line[i] = clean(strings.ReplaceAll(line[i], "\n", " "))
-		}
-		cells = append(cells, line)
-	}
-	var b strings.Builder
+func (r *resolution) write(w io.Writer) {
 	if len(r.Endpoints) > 0 {
-		b.WriteString(formatTable(cells, len(cells[0])))
+		cells := [][]string{{"address", "server name", "speaks", "TLS", "path", "why not nearer, or what failed"}}
+		for _, e := range r.Endpoints {
+			cells = append(cells, []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)})
+		}
+		writeTable(w, cells)
 	}
 	if r.Config != "" {
-		fmt.Fprintf(&b, "\nservice config: %s\n", inset(r.Config))
+		fmt.Fprintf(w, "\nservice config: %s\n", inset(r.Config))
 	}
 	if r.ConfigError != "" {
-		fmt.Fprintf(&b, "\nthe service config has an error: %s\n", inset(r.ConfigError))
+		fmt.Fprintf(w, "\nthe service config has an error: %s\n", inset(r.ConfigError))
 	}
 	if r.Proxy {
-		b.WriteString("\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")
+		fmt.Fprint(w, "\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -3,40 +3,45 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-var tourCommand = command{name: "tour", about: "call one service by every path, with gRPC beside it", setup: tourJob}
-
-// tourJob adds the flags of nearcall tour to flags.
-func tourJob(flags *flag.FlagSet) job {
-	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
-	all := flags.Bool("all", false, "print every kind of call on every path, with percentiles")
-	asJSON := flags.Bool("json", false, "print the result as JSON")
-	return job{do: func(ctx context.Context, _ []string, std stdio) error {
-		if *budget <= 0 {
-			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
-		}
-		p := newProgress(std.err)
-		r, err := wholeTour(ctx, *budget, p)
-		p.end()
-		switch {
-		case err != nil:
-			return err
-		case *asJSON:
-			return r.writeJSON(std.out)
-		case *all:
-			return r.writeAll(std.out)
-		default:
-			return r.writeSummary(std.out)
-		}
-	}}
+func tourCommand() *cobra.Command {
+	var budget time.Duration
+	var all, asJSON bool
+	c := &cobra.Command{
+		Use: "tour", Short: "call one service by every path, with gRPC beside it", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if budget <= 0 {
+				return usageError(fmt.Sprintf("-time %v leaves no time to measure", budget))
+			}
+			p := newProgress(c.ErrOrStderr())
+			r, err := wholeTour(c.Context(), budget, p)
+			p.end()
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				return writeJSON(c.OutOrStdout(), r)
+			case all:
+				r.writeAll(c.OutOrStdout())
+			default:
+				r.writeSummary(c.OutOrStdout())
+			}
+			return nil
+		},
+	}
+	c.Flags().DurationVar(&budget, "time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
+	c.Flags().BoolVar(&all, "all", false, "print every kind of call on every path, with percentiles")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	return c
 }
 
 // wholeTour measures all paths: those within the process, then those to a second process. It
@@ -47,7 +52,7 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, 
 	others.probe()
 	along := func(s stretch) ([]row, error) {
 		defer others.probe()
-		p.part(from, s.share)
+		p.from, p.share = from, s.share
 		from += s.share
 		t := tour{
 			service: service{}, paths: s.paths, baseline: s.baseline, calls: calls,
@@ -190,4 +195,37 @@ const warmUp = 0.25
 func (t *tour) slotLength() time.Duration {
 	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
 	return time.Duration(float64(t.budget) / slots)
+}
+
+// progress prints what the tour is doing: on a terminal in one line that it rewrites,
+// otherwise one line per kind of call.
+type progress struct {
+	w    io.Writer
+	live bool
+	call string // the call that say printed last
+
+	from, share float64 // the current stretch: where in the tour it begins, and how much of the tour it takes
+}
+
+func newProgress(w io.Writer) *progress {
+	return &progress{w: unescaped(w), live: isTerminal(w), share: 1}
+}
+
+// say prints that a call is now measured over path, and how much of the stretch is done.
+func (p *progress) say(call, path string, done float64) {
+	done = 100 * (p.from + p.share*done)
+	switch {
+	case p.live:
+		fmt.Fprintf(p.w, "\r%3.0f %%  %s: %s, beside gRPC\x1b[K", done, call, path)
+	case call != p.call:
+		fmt.Fprintf(p.w, "%3.0f %%  %s\n", done, call)
+	}
+	p.call = call
+}
+
+// end clears the line for other output.
+func (p *progress) end() {
+	if p.live {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
 }
