@@ -203,25 +203,11 @@ func meantFlag(c *cobra.Command, err error) string {
 	return didYouMean(err.Error()[strings.LastIndex(err.Error(), " -")+1:], names)
 }
 
-// versionText returns the version, and what info, if there is any, tells about the build.
+// versionText returns the version, and that of the module, which has the revision.
 func versionText(info *debug.BuildInfo, ok bool) string {
 	text := fmt.Sprintf("nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	if !ok {
-		return text
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		text += fmt.Sprintf("module %s %s\n", info.Main.Path, v)
-	}
-	vcs := make(map[string]string)
-	for _, s := range info.Settings {
-		vcs[s.Key] = s.Value
-	}
-	if revision := vcs["vcs.revision"]; revision != "" {
-		text += fmt.Sprintf("revision %s of %s", revision, vcs["vcs.time"])
-		if vcs["vcs.modified"] == "true" {
-			text += ", with changes"
-		}
-		text += "\n"
+	if ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		text += fmt.Sprintf("module %s %s\n", info.Main.Path, info.Main.Version)
 	}
 	return text
 }

@@ -50,21 +50,19 @@ func TestMedian(t *testing.T) {
 
 func TestEvenNoTimeMeasuresOneCall(t *testing.T) {
 	n := 0
-	l := &lane{do: func() error { n++; return nil }}
-	var m meter
-	s, err := m.slot(t.Context(), l, 0)
+	s, err := (&lane{do: func() error { n++; return nil }}).measure(t.Context(), 0)
 	if err != nil || n < 2 || s.perSecond <= 0 {
 		t.Errorf("%d calls, %+v, %v; want one for the percentiles and one for the rate", n, s, err)
 	}
 }
 
 func TestLatenciesDoNotGrowWithoutBound(t *testing.T) {
-	var m meter
-	if err := m.each(t.Context(), func() error { return nil }, time.Hour); err != nil {
+	l := &lane{do: func() error { return nil }}
+	if err := l.each(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if len(m.latencies) != maxSamples {
-		t.Errorf("%d latencies kept, want %d", len(m.latencies), maxSamples)
+	if len(l.latencies) != maxSamples {
+		t.Errorf("%d latencies kept, want %d", len(l.latencies), maxSamples)
 	}
 }
 

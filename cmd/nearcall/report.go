@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"strings"
 	"time"
 
+	"github.com/shirou/gopsutil/v4/cpu"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
@@ -23,7 +22,6 @@ type report struct {
 	Date    time.Time `json:"date"`
 	Machine machine   `json:"machine"`
 	Rounds  int       `json:"rounds"`
-	Clock   int64     `json:"clock_ns"` // cost of reading the clock, which latencies include
 
 	OtherLoad float64  `json:"other_load"` // the share of the processors that other programs used, from 0 to 1
 	Rows      []row    `json:"rows"`
@@ -49,30 +47,13 @@ type row struct {
 	TimesGRPC float64       `json:"times_grpc"`
 }
 
-func newReport(rows, processes []row, leftOut []string, otherLoad float64) report {
-	return report{
-		Version: nearcall.Version,
-		Go:      runtime.Version(),
-		Date:    time.Now().UTC().Truncate(time.Second),
-		Machine: machine{runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU(), runtime.GOMAXPROCS(0)},
-		Rounds:  rounds, Clock: clockCost().Nanoseconds(), OtherLoad: otherLoad,
-		Rows: rows, Processes: processes, LeftOut: leftOut,
+// newReport returns a report without results.
+func newReport() report {
+	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	if all, err := cpu.Info(); err == nil && len(all) > 0 {
+		m.CPU = all[0].ModelName
 	}
-}
-
-// cpuModel returns the name of the CPU, or "" if the system does not tell.
-func cpuModel() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	return report{Version: nearcall.Version, Go: runtime.Version(), Date: time.Now().UTC().Truncate(time.Second), Rounds: rounds, Machine: m}
 }
 
 // writeHeading prints what was measured, where and when, and whether other programs were busy.
@@ -81,7 +62,7 @@ func (r report) writeHeading(w io.Writer) {
 	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
 		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
 	if r.OtherLoad >= busyShare {
-		fmt.Fprintf(w, "Other programs, or a limit on this one, took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
+		fmt.Fprintf(w, "Other programs took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
 			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
 	}
 }
@@ -105,8 +86,8 @@ of the two, measured one right after the other, the median of %d such pairs. Wit
 bufconn. To a second process it is grpc-go over the same kind of socket; for shared memory, over a unix socket.
 A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
 Inline handlers run on the caller's goroutine even if the context can be cancelled, which speeds up unary calls.
-p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.
-`, r.Rounds, r.Clock)
+p50 and p99 include the reading of the clock; calls/s is measured without it.
+`, r.Rounds)
 }
 
 func writeRows(w io.Writer, rows []row) {

@@ -9,10 +9,10 @@ import (
 	"io"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -102,16 +102,15 @@ func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, erro
 		return nil, err
 	}
 	r.Proxy = options.NewDial(opts).Proxied()
-	slots := make(chan struct{}, 16)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(16)
 	for i := range r.Endpoints {
-		slots <- struct{}{}
-		all.Go(func() {
+		all.Go(func() error {
 			p.probe(ctx, &r.Endpoints[i], p.dialAddress)
-			<-slots
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait()
 	return r, ctx.Err()
 }
 
@@ -145,24 +144,24 @@ func (r *resolution) ask(ctx context.Context, creds credentials.TransportCredent
 		name = o.OverrideAuthority(t)
 	}
 	p.name = cmp.Or(p.name, name)
-	said := &firstState{said: make(chan struct{})}
+	said := make(firstAnswer, 1)
 	res, err := b.Build(t, said, resolver.BuildOptions{DialCreds: creds})
 	if err != nil {
 		return fmt.Errorf("the resolver of %s: %w", r.Target, err)
 	}
 	defer res.Close()
-	ctx, cancel := context.WithTimeout(ctx, p.maxTime)
-	defer cancel()
 	select {
-	case <-said.said:
-	case <-ctx.Done():
+	case a := <-said:
+		if a.err != nil {
+			return fmt.Errorf("the resolver of %s: %w", r.Target, a.err)
+		}
+		r.take(a.state)
+		return ctx.Err()
+	case <-time.After(p.maxTime):
 		return fmt.Errorf("the resolver of %s has said nothing in %v", r.Target, p.maxTime)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if said.err != nil {
-		return fmt.Errorf("the resolver of %s: %w", r.Target, said.err)
-	}
-	r.take(said.state)
-	return nil
 }
 
 // take keeps what a resolver has returned.
@@ -175,46 +174,47 @@ func (r *resolution) take(s resolver.State) {
 			r.ConfigError = c.Err.Error()
 		}
 	}
-	all := s.Endpoints
-	if all == nil {
+	if s.Endpoints == nil {
 		for _, a := range s.Addresses {
-			all = append(all, resolver.Endpoint{Addresses: []resolver.Address{a}})
+			s.Endpoints = append(s.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{a}})
 		}
 	}
 	r.Endpoints = []endpoint{}
-	for i, e := range all {
+	for i, e := range s.Endpoints {
 		for _, a := range e.Addresses {
 			r.Endpoints = append(r.Endpoints, endpoint{Number: i, Address: a.Addr, ServerName: a.ServerName})
 		}
 	}
 }
 
-// A firstState is a [resolver.ClientConn] that keeps the first thing that a resolver says.
-type firstState struct {
-	once  sync.Once
-	said  chan struct{} // closed once state or err is set
+type answered struct {
 	state resolver.State
 	err   error
 }
 
-// UpdateState implements [resolver.ClientConn].
-func (f *firstState) UpdateState(s resolver.State) error {
-	f.once.Do(func() { f.state = s; close(f.said) })
+// A firstAnswer is a [resolver.ClientConn] that keeps the first thing that a resolver says.
+type firstAnswer chan answered
+
+func (f firstAnswer) UpdateState(s resolver.State) error {
+	f.say(answered{state: s})
 	return nil
 }
 
-// ReportError implements [resolver.ClientConn].
-func (f *firstState) ReportError(err error) {
-	f.once.Do(func() { f.err = err; close(f.said) })
+func (f firstAnswer) ReportError(err error) { f.say(answered{err: err}) }
+
+func (f firstAnswer) NewAddress(all []resolver.Address) {
+	f.say(answered{state: resolver.State{Addresses: all}})
 }
 
-// NewAddress implements [resolver.ClientConn].
-func (f *firstState) NewAddress(addrs []resolver.Address) {
-	_ = f.UpdateState(resolver.State{Addresses: addrs})
+func (f firstAnswer) say(a answered) {
+	select {
+	case f <- a:
+	default:
+	}
 }
 
 // ParseServiceConfig implements [resolver.ClientConn]. It lets grpc-go find what is wrong with text.
-func (f *firstState) ParseServiceConfig(text string) *serviceconfig.ParseResult {
+func (firstAnswer) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err == nil {
 		_ = conn.Close()
@@ -243,24 +243,38 @@ func (p *prober) probe(ctx context.Context, e *endpoint, dial func(context.Conte
 	if err := dial(ctx, e); err != nil {
 		hinted := (&remote{target: e.Address, secure: isTLS(p.creds)}).hint(status.Error(codes.Unavailable, err.Error()))
 		e.Error = status.Convert(hinted).Message()
+		return
+	}
+	path, ok := strings.CutPrefix(e.Address, "unix:")
+	if !ok || e.Path != "unix" {
+		return
+	}
+	if s, err := p.dial(ctx, "shm:"+path); err != nil { // a target that demands shared memory says why there is none
+		e.NotNearer = err.Error()
+	} else {
+		_ = s.Close(errLooked)
 	}
 }
 
 // dialTarget connects to one of nearcall's own targets.
 func (p *prober) dialTarget(ctx context.Context, e *endpoint) error {
-	d, err := target.Dialer(e.Address, options.NewDial(p.opts))
+	s, err := p.dial(ctx, e.Address)
 	if err != nil {
 		return err
 	}
-	s, err := d.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	p.describe(ctx, e, s)
+	e.describe(s)
 	if schemeOf(e.Address) == "tcp" {
 		e.NotNearer = "tcp: targets stay on TCP; without tcp: the target can be nearer"
 	}
 	return nil
+}
+
+func (p *prober) dial(ctx context.Context, text string) (link.Session, error) {
+	d, err := target.Dialer(text, options.NewDial(p.opts))
+	if err != nil {
+		return nil, err
+	}
+	return d.Dial(ctx)
 }
 
 // dialAddress connects to an address as clients do to what a resolver returns.
@@ -276,7 +290,7 @@ func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
 	case err != nil:
 		return err
 	case s != nil:
-		p.describe(ctx, e, s)
+		e.describe(s)
 		return nil
 	}
 	e.Speaks, e.TLS, e.Path = "gRPC", tlsOf(auth), raw.RemoteAddr().Network()
@@ -286,43 +300,23 @@ func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
 
 var errLooked = errors.New("the client wanted to know no more")
 
-// describe describes a session in e, and closes it.
-func (p *prober) describe(ctx context.Context, e *endpoint, s link.Session) {
+// describe describes a session, and closes it.
+func (e *endpoint) describe(s link.Session) {
 	peer := s.Peer()
-	e.Speaks, e.TLS, e.NotNearer = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer
-	e.Path = peer.Path
+	e.Speaks, e.TLS, e.NotNearer, e.Path = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer, peer.Path
 	if e.Path == "" && peer.Addr != nil {
 		e.Path = peer.Addr.Network()
 	}
 	_ = s.Close(errLooked)
-	if path, ok := strings.CutPrefix(e.Address, "unix:"); ok && e.Path == "unix" {
-		e.NotNearer = p.whyNoMemory(ctx, "shm:"+path)
-	}
-}
-
-// whyNoMemory returns the error of a target that demands shared memory.
-func (p *prober) whyNoMemory(ctx context.Context, text string) string {
-	d, err := target.Dialer(text, options.NewDial(p.opts))
-	if err == nil {
-		var s link.Session
-		if s, err = d.Dial(ctx); err == nil {
-			_ = s.Close(errLooked)
-			return ""
-		}
-	}
-	return err.Error()
 }
 
 // tlsOf returns the version of TLS in auth, "" without TLS.
 func tlsOf(auth credentials.AuthInfo) string {
-	switch info := auth.(type) {
-	case nil:
-	case credentials.TLSInfo:
+	if info, ok := auth.(credentials.TLSInfo); ok {
 		return tls.VersionName(info.State.Version)
-	default:
-		if info.AuthType() == "tls" {
-			return "TLS"
-		}
+	}
+	if auth != nil && auth.AuthType() == "tls" {
+		return "TLS"
 	}
 	return ""
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,42 +45,34 @@ func tourCommand() *cobra.Command {
 
 // wholeTour measures all paths: those within the process, then those to a second process. It
 // leaves out what the system does not support.
-func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, error) {
-	from := 0.0
-	others := load{measure: probeOthers}
-	others.probe()
-	along := func(s stretch) ([]row, error) {
-		defer others.probe()
-		p.from, p.share = from, s.share
-		from += s.share
-		t := tour{
-			service: service{}, paths: s.paths, baseline: s.baseline, calls: calls,
-			budget: time.Duration(s.share * float64(budget)), rounds: rounds,
-		}
-		return t.run(ctx, p)
-	}
-	rows, err := along(inOneProcess)
-	if err != nil {
-		return report{}, err
-	}
-	var processes []row
-	var leftOut []string
-	for _, s := range betweenProcesses {
+func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report, err error) {
+	r = newReport()
+	from, loads := 0.0, []float64{othersShare(probeTime)}
+	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
-				leftOut = append(leftOut, fmt.Sprintf("%s: %v", s.names(), err))
+				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s: %v", s.names(), err))
 				continue
 			}
 		}
-		some, err := along(s)
+		p.from, p.share = from, s.share
+		from += s.share
+		t := tour{service: service{}, paths: s.paths, baseline: s.baseline, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
+		rows, err := t.run(ctx, p)
 		if err != nil {
 			return report{}, err
 		}
-		processes = append(processes, some...)
+		if i == 0 {
+			r.Rows = rows
+		} else {
+			r.Processes = append(r.Processes, rows...)
+		}
+		loads = append(loads, othersShare(probeTime))
 	}
-	byCall := func(r row) int { return slices.IndexFunc(calls, func(c call) bool { return c.name == r.Call }) }
-	slices.SortStableFunc(processes, func(a, b row) int { return byCall(a) - byCall(b) })
-	return newReport(rows, processes, leftOut, others.mean()), nil
+	for _, load := range loads {
+		r.OtherLoad += load / float64(len(loads))
+	}
+	return r, nil
 }
 
 // rounds is how often each path is measured in a pair with gRPC. Figures are medians.
@@ -98,7 +89,7 @@ type tour struct {
 }
 
 // run measures every call over every path. It returns the rows call by call. For each call the
-// baseline comes first, then grpc-go's other rows, then the rest.
+// baseline comes first.
 func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
@@ -106,7 +97,7 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	for _, path := range slices.Concat(t.paths, []path{t.baseline}) {
+	for _, path := range slices.Concat([]path{t.baseline}, t.paths) {
 		c, err := path.open(t.service)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path.name, err)
@@ -126,75 +117,53 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	return rows, nil
 }
 
-// compare measures one call over all connections, of which the last is the baseline. It
+// warmUp is the length of the first round, as a share of a full round. The first round is not
+// counted.
+const warmUp = 0.25
+
+// compare measures one call over all connections, of which the first is the baseline. It
 // calls say before each path, with the share of its work that is done.
 func (t *tour) compare(ctx context.Context, call call, conns []connection, say func(path string, done float64)) (rows []row, err error) {
 	lanes := make([]*lane, len(conns))
-	defer func() {
-		for _, l := range lanes {
-			if l != nil && err == nil {
-				err = l.close()
-			}
-		}
-	}()
 	for i, c := range conns {
 		if lanes[i], err = newLane(c, call); err != nil {
 			return nil, err
 		}
 	}
-	others, base := lanes[:len(lanes)-1], lanes[len(lanes)-1]
-	var m meter
-	length := t.slotLength()
+	// A round measures every path but the baseline once, each in a pair with the baseline.
+	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
+	length := time.Duration(float64(t.budget) / slots)
+	base, others := lanes[0], lanes[1:]
 	for round := range t.rounds + 1 {
 		for i, l := range others {
 			say(l.path, float64(round*len(others)+i)/float64((t.rounds+1)*len(others)))
-			d, count := length, round > 0
-			if !count {
+			pair, d := []*lane{l, base}, length
+			if (round+i)%2 == 0 { // alternate which goes first
+				pair = []*lane{base, l}
+			}
+			if round == 0 {
 				d = time.Duration(warmUp * float64(length))
 			}
-			// Alternate which of the pair goes first.
-			its, bases, err := m.pair(ctx, l, base, d, (round+i)%2 == 0)
-			if err != nil {
-				return nil, err
+			var measured [2]slot
+			for i, one := range pair {
+				if measured[i], err = one.measure(ctx, d); err != nil {
+					return nil, fmt.Errorf("%s, %s: %w", one.path, call.name, err)
+				}
 			}
-			if count {
-				l.add(its, its.perSecond/bases.perSecond)
-				base.add(bases, 1)
+			if round == 0 {
+				continue
 			}
+			if pair[0] == base {
+				slices.Reverse(measured[:])
+			}
+			l.add(measured[0], measured[0].perSecond/measured[1].perSecond)
+			base.add(measured[1], 1)
 		}
 	}
 	for _, l := range lanes {
 		rows = append(rows, l.row())
 	}
-	grpcFirst(rows)
 	return rows, nil
-}
-
-// grpcFirst sorts the rows of a call, whose last is the baseline: grpc-go's rows come first,
-// the baseline before all.
-func grpcFirst(rows []row) {
-	baseline := rows[len(rows)-1].Path
-	rank := func(r row) int {
-		switch {
-		case r.Path == baseline:
-			return 0
-		case strings.HasPrefix(r.Path, "grpc-go"):
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
-}
-
-// warmUp is the length of the first round, as a share of a full round. The first round is not
-// counted.
-const warmUp = 0.25
-
-// slotLength divides the budget among slots: a round measures every path but the baseline once,
-// each in a pair with the baseline.
-func (t *tour) slotLength() time.Duration {
-	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
-	return time.Duration(float64(t.budget) / slots)
 }
 
 // progress prints what the tour is doing: on a terminal in one line that it rewrites,
