@@ -171,15 +171,16 @@ func (h *caller) next(m protoadapt.MessageV1) error {
 
 // failed returns the error for the status of the call, with its details.
 func (h *caller) failed() error {
-	failed := &failedCall{Status: status.Convert(h.hint(h.status.Err()))}
+	st := status.Convert(h.hint(h.status.Err()))
+	text := st.Message()
 	for _, detail := range h.status.Proto().GetDetails() {
-		text, err := h.print(detail)
+		printed, err := h.print(detail)
 		if err != nil {
-			text = inset(fmt.Sprintf("a detail of type %s cannot be printed: %v", clean(detail.GetTypeUrl()), err))
+			printed = fmt.Sprintf("a detail of type %s cannot be printed: %v", clean(detail.GetTypeUrl()), err)
 		}
-		failed.details = append(failed.details, text)
+		text += "\n" + printed
 	}
-	return failed
+	return status.Error(st.Code(), text)
 }
 
 func (h *caller) OnResolveMethod(m *desc.MethodDescriptor) {

@@ -130,12 +130,12 @@ func TestCallPrintsTheStatusWithItsDetails(t *testing.T) {
 	onEveryPath(t, withShop, func(t *testing.T, target string) {
 		code, stdout, stderr := callWith(t, "", target, orders+"/Place", `{"item":"tea","quantity":11}`)
 		const want = `nearcall: ResourceExhausted: there is too little tea
-{
-  "@type": "type.googleapis.com/nearcall.examples.orders.Shortage",
-  "item": "tea",
-  "left": 10,
-  "wanted": 11
-}
+    {
+      "@type": "type.googleapis.com/nearcall.examples.orders.Shortage",
+      "item": "tea",
+      "left": 10,
+      "wanted": 11
+    }
 `
 		if code != 64+8 || stdout != "" || stderr != want {
 			t.Errorf("exit code %d, stdout %q, stderr\n%s", code, stdout, stderr)

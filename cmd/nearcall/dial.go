@@ -226,18 +226,14 @@ func (f *connFlags) credentials(target string) (credentials.TransportCredentials
 		return nil, usageError("ws: has no TLS; write wss:, or leave the flags for TLS out")
 	case scheme == "ws" && !f.plaintext && !staysHere(target):
 		return nil, usageError("ws: has no TLS; write wss:, or allow that with -plaintext")
-	case scheme == "wss" && f.plaintext:
-		return nil, usageError("-plaintext contradicts wss:, which has TLS; write ws:")
-	case scheme == "quic" && f.plaintext:
-		return nil, usageError("-plaintext contradicts quic:, which always has TLS")
+	case (scheme == "wss" || scheme == "quic") && f.plaintext:
+		return nil, usageError(fmt.Sprintf("-plaintext contradicts %s:, which always has TLS", scheme))
 	case !secure && scheme == "wss": // the system's certificates count
 		return nil, nil
-	case !secure && staysHere(target) && !socketScheme(target):
-		return insecure.NewCredentials(), nil
-	case !secure && f.plaintext:
-		return insecure.NewCredentials(), nil
-	case !secure && socketScheme(target):
+	case !secure && socketScheme(target) && !f.plaintext:
 		return nil, nil
+	case !secure && (staysHere(target) || f.plaintext):
+		return insecure.NewCredentials(), nil
 	}
 	config, err := grpcurl.ClientTLSConfig(f.skipVerify, f.cacert, f.cert, f.key)
 	if err != nil {

@@ -4,11 +4,6 @@
 // list, describe and call are those of grpcurl, with its flags, for nearcall's targets as well.
 // Flags take one dash or two.
 //
-// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
-// and quic:HOST:PORT for servers of nearcall, and HOST:PORT, dns:///HOST:PORT or grpc:TARGET for
-// these and ordinary gRPC servers. The server must have gRPC's server reflection, or list, describe
-// and call take its services from the files of -proto or -protoset.
-//
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
 //
@@ -78,15 +73,6 @@ type exitError struct {
 	code int
 }
 
-// A failedCall is the status with which a call ended, and its details in JSON.
-type failedCall struct {
-	*status.Status
-	details []string
-}
-
-func (e *failedCall) Error() string              { return e.Err().Error() }
-func (e *failedCall) GRPCStatus() *status.Status { return e.Status }
-
 // run executes the command line and returns the exit code. Output that cannot be written is an
 // error.
 func run(ctx context.Context, args []string, std stdio) int {
@@ -131,12 +117,11 @@ func run(ctx context.Context, args []string, std stdio) int {
 
 // failed prints the error of a command and returns the exit code.
 func failed(ctx context.Context, c *cobra.Command, err error, begun bool, stderr io.Writer) int {
-	text, code := strings.TrimPrefix(err.Error(), "nearcall: "), exitFailed
-	var details []string
+	code := exitFailed
 	if coded, ok := errors.AsType[exitError](err); ok {
 		err, code = coded.error, coded.code
-		text = err.Error()
 	}
+	text := strings.TrimPrefix(err.Error(), "nearcall: ")
 	_, misused := errors.AsType[usageError](err)
 	switch st, ok := status.FromError(err); {
 	case !begun, misused:
@@ -155,16 +140,10 @@ func failed(ctx context.Context, c *cobra.Command, err error, begun bool, stderr
 				code = exitStatus + int(codes.Unknown) // codes that gRPC does not define do not fit
 			}
 		}
-		if call, ok := errors.AsType[*failedCall](err); ok {
-			details = call.details
-		}
 		c, text = c.Root(), fmt.Sprintf("%s: %s", st.Code(), st.Message())
 	}
 	// The lines after the first are indented, so that a server's error cannot begin a line.
 	fmt.Fprintf(stderr, "%s: %s\n", c.CommandPath(), inset(text))
-	for _, detail := range details {
-		fmt.Fprintln(stderr, detail)
-	}
 	return code
 }
 

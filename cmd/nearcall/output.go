@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // A sink is the standard output of a command, or its standard error. It escapes what a terminal
@@ -64,22 +66,13 @@ func escape(text, keep string) string {
 	return b.String()
 }
 
-// isTerminal reports whether a reader or writer is a terminal, or another device but the null
-// device.
+// isTerminal reports whether a reader or writer is a terminal.
 func isTerminal(w any) bool {
 	if out, ok := w.(io.Writer); ok {
 		w = unescaped(out)
 	}
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return false
-	}
-	null, err := os.Stat(os.DevNull)
-	return err != nil || !os.SameFile(info, null)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // writeTable prints rows with a rule under the first.

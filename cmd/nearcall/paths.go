@@ -66,14 +66,6 @@ type stretch struct {
 	missing  func() error // returns why the system lacks these paths, or nil
 }
 
-// names names the paths, the baseline last.
-func (s stretch) names() (names string) {
-	for _, p := range s.paths {
-		names += p.name + "; "
-	}
-	return names + s.baseline.name
-}
-
 // inOneProcess and betweenProcesses are the stretches of a tour. A tour leaves out what the
 // system does not support.
 var (

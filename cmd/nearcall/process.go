@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -115,10 +116,15 @@ func startProcess(who, network string) (target string, stop func() error, err er
 	if address := map[string]string{"tcp": "tcp:127.0.0.1:0", "ws": "ws://127.0.0.1:0/calls"}[network]; address != "" {
 		target = address
 	}
-	cmd := exec.Command(self)
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, self)
 	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.WaitDelay = os.Stderr, patience
 	in, err := cmd.StdinPipe()
+	cmd.Cancel = func() error {
+		_ = in.Close()
+		return os.ErrProcessDone // or Wait would return the context's error
+	}
 	var out io.Reader
 	if err == nil {
 		out, err = cmd.StdoutPipe()
@@ -127,19 +133,16 @@ func startProcess(who, network string) (target string, stop func() error, err er
 		err = cmd.Start()
 	}
 	if err != nil {
+		cancel()
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	said := bufio.NewReader(out)
 	stop = func() error {
-		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-		_ = in.Close()
+		begun := time.Now()
+		cancel()
 		_, _ = io.Copy(io.Discard, said) // until it has stopped serving
-		served := kill.Stop()
-		kill.Reset(patience / 5)
-		err := cmd.Wait()
-		if ended := kill.Stop(); !served {
-			err = fmt.Errorf("the second process, %s over %s, did not end within %v and was killed: %w", who, network, patience, err)
-		} else if !ended { // under Wine, a process can hang at its exit on a busy machine
+		served := time.Since(begun) < patience
+		if err = cmd.Wait(); served && time.Since(begun) >= patience { // under Wine, a process can hang at its exit on a busy machine
 			err = nil
 		}
 		return errors.Join(err, os.RemoveAll(dir))

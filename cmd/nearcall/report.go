@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,22 +117,25 @@ var summaryGroups = []struct {
 // writeSummary draws the median times of a small call and of a stream, group by group.
 func (r report) writeSummary(w io.Writer) {
 	r.writeHeading(w)
+	rows := make(map[[2]string]row)
+	for _, row := range slices.Concat(r.Rows, r.Processes) {
+		rows[[2]string{row.Path, row.Call}] = row
+	}
 	for _, call := range calls[:2] {
 		fmt.Fprintf(w, "%s: median time, and calls a second against grpc-go's\n\n", call.name)
 		for _, g := range summaryGroups {
-			rows, longest := make(map[string]row), time.Duration(1)
+			longest := time.Duration(0)
 			for _, p := range g.paths {
-				if row, ok := r.find(p.path, call.name); ok {
-					rows[p.path], longest = row, max(longest, row.P50)
-				}
+				longest = max(longest, rows[[2]string{p.path, call.name}].P50)
 			}
-			if len(rows) == 0 { // the system lacks them
+			if longest == 0 { // the system lacks them
 				continue
 			}
 			fmt.Fprintf(w, "  %s\n", g.to)
 			for _, p := range g.paths {
-				if row, ok := rows[p.path]; ok {
-					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar(row.P50, longest))
+				if row, ok := rows[[2]string{p.path, call.name}]; ok {
+					bar := strings.Repeat("█", max(int(32*row.P50/longest), 1))
+					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar)
 				}
 			}
 			fmt.Fprintln(w)
@@ -139,26 +143,4 @@ func (r report) writeSummary(w io.Writer) {
 	}
 	r.writeLeftOut(w)
 	fmt.Fprintln(w, "-all prints every kind of call on every path, with percentiles.")
-}
-
-// find returns the row of a call over a path, and whether there is one.
-func (r report) find(path, call string) (row, bool) {
-	for _, rows := range [][]row{r.Rows, r.Processes} {
-		for _, row := range rows {
-			if row.Path == path && row.Call == call {
-				return row, true
-			}
-		}
-	}
-	return row{}, false
-}
-
-// bar draws a time in eighths of a character, at least one; the longest in 32 characters.
-func bar(d, longest time.Duration) string {
-	eighths := max(int(8*32*d/longest), 1)
-	s := strings.Repeat("█", eighths/8)
-	if rest := eighths % 8; rest > 0 {
-		s += string(rune('█' + 8 - rest)) // narrower blocks follow U+2588
-	}
-	return s
 }

@@ -41,9 +41,9 @@ func TestTheSummaryShowsAndSaysWhatCallsTake(t *testing.T) {
 	got := summaryOf(t, shown(0))
 	for _, want := range []string{
 		"\n    grpc-go, bufconn            100µs   1.0×  ████████████████████████████████\n",
-		"\n    nearcall                      1µs   100×  ▎\n",
-		"\n    nearcall, shared memory       1µs   100×  ▎\n",
-		"\n    nearcall                     10µs    10×  ███▏\n",
+		"\n    nearcall                      1µs   100×  █\n",
+		"\n    nearcall, shared memory       1µs   100×  █\n",
+		"\n    nearcall                     10µs    10×  ███\n",
 		"\nLeft out: a path: nobody has one\n",
 	} {
 		if !strings.Contains(got, want) {

@@ -21,9 +21,7 @@ func tourCommand() *cobra.Command {
 			if budget <= 0 {
 				return usageError(fmt.Sprintf("-time %v leaves no time to measure", budget))
 			}
-			p := newProgress(c.ErrOrStderr())
-			r, err := wholeTour(c.Context(), budget, p)
-			p.end()
+			r, err := wholeTour(c.Context(), budget, &progress{w: c.ErrOrStderr()})
 			switch {
 			case err != nil:
 				return err
@@ -51,7 +49,7 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report
 	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
-				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s: %v", s.names(), err))
+				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s, and what is compared with it: %v", s.paths[0].name, err))
 				continue
 			}
 		}
@@ -106,9 +104,8 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 		opened = append(opened, c)
 	}
 	for i, call := range t.calls {
-		some, err := t.compare(ctx, call, opened, func(path string, done float64) {
-			p.say(call.name, path, (float64(i)+done)/float64(len(t.calls)))
-		})
+		p.say(call.name, float64(i)/float64(len(t.calls)))
+		some, err := t.compare(ctx, call, opened)
 		if err != nil {
 			return nil, err
 		}
@@ -121,9 +118,8 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 // counted.
 const warmUp = 0.25
 
-// compare measures one call over all connections, of which the first is the baseline. It
-// calls say before each path, with the share of its work that is done.
-func (t *tour) compare(ctx context.Context, call call, conns []connection, say func(path string, done float64)) (rows []row, err error) {
+// compare measures one call over all connections, of which the first is the baseline.
+func (t *tour) compare(ctx context.Context, call call, conns []connection) (rows []row, err error) {
 	lanes := make([]*lane, len(conns))
 	for i, c := range conns {
 		if lanes[i], err = newLane(c, call); err != nil {
@@ -136,7 +132,6 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 	base, others := lanes[0], lanes[1:]
 	for round := range t.rounds + 1 {
 		for i, l := range others {
-			say(l.path, float64(round*len(others)+i)/float64((t.rounds+1)*len(others)))
 			pair, d := []*lane{l, base}, length
 			if (round+i)%2 == 0 { // alternate which goes first
 				pair = []*lane{base, l}
@@ -144,20 +139,20 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 			if round == 0 {
 				d = time.Duration(warmUp * float64(length))
 			}
-			var measured [2]slot
-			for i, one := range pair {
-				if measured[i], err = one.measure(ctx, d); err != nil {
+			rates := make(map[*lane]float64)
+			for _, one := range pair {
+				if rates[one], err = one.measure(ctx, d); err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", one.path, call.name, err)
 				}
+				if round == 0 {
+					one.times.Reset()
+					continue
+				}
+				one.rates = append(one.rates, rates[one])
 			}
-			if round == 0 {
-				continue
+			if round > 0 {
+				l.ratios, base.ratios = append(l.ratios, rates[l]/rates[base]), append(base.ratios, 1)
 			}
-			if pair[0] == base {
-				slices.Reverse(measured[:])
-			}
-			l.add(measured[0], measured[0].perSecond/measured[1].perSecond)
-			base.add(measured[1], 1)
 		}
 	}
 	for _, l := range lanes {
@@ -166,35 +161,17 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 	return rows, nil
 }
 
-// progress prints what the tour is doing: on a terminal in one line that it rewrites,
-// otherwise one line per kind of call.
+// progress prints what the tour is doing, one line per kind of call.
 type progress struct {
-	w    io.Writer
-	live bool
-	call string // the call that say printed last
-
+	w           io.Writer
+	call        string  // the call that say printed last
 	from, share float64 // the current stretch: where in the tour it begins, and how much of the tour it takes
 }
 
-func newProgress(w io.Writer) *progress {
-	return &progress{w: unescaped(w), live: isTerminal(w), share: 1}
-}
-
-// say prints that a call is now measured over path, and how much of the stretch is done.
-func (p *progress) say(call, path string, done float64) {
-	done = 100 * (p.from + p.share*done)
-	switch {
-	case p.live:
-		fmt.Fprintf(p.w, "\r%3.0f %%  %s: %s, beside gRPC\x1b[K", done, call, path)
-	case call != p.call:
-		fmt.Fprintf(p.w, "%3.0f %%  %s\n", done, call)
+// say prints that a call is now measured, and how much of the stretch is done.
+func (p *progress) say(call string, done float64) {
+	if call != p.call {
+		fmt.Fprintf(p.w, "%3.0f %%  %s\n", 100*(p.from+p.share*done), call)
 	}
 	p.call = call
-}
-
-// end clears the line for other output.
-func (p *progress) end() {
-	if p.live {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
 }
