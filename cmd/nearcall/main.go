@@ -34,6 +34,8 @@ import (
 	_ "github.com/nearcall/nearcall/quic" // for quic: targets
 )
 
+func init() { cobra.MousetrapHelpText = "" } // or on Windows cobra would look for the process that started this one
+
 func main() {
 	if beTheProcess() {
 		return
