@@ -228,6 +228,8 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // they end if the program closes that. dial is called again when the connection was lost, and after
 // [WithIdleTimeout] without a call. If the program has no other connection at that time, dial must
 // return an error. WithIdleTimeout(0) keeps the first connection open.
+// The client asks the other end which protocol it speaks. Within a WebSocket that is not possible:
+// use a ws:// target, whose dialer opens the TCP connection below.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }

@@ -724,6 +724,8 @@ var messageCases = []Case{
 				return err
 			},
 		}})
+		_, err := conn.EmptyCall(c.Context(), &pb.Empty{}) // it connects
+		c.Err("connected", err)
 		// The caller's context has a deadline and no timer, so the caller does not end the call itself.
 		silent := func() context.Context {
 			return ownContext{Context: c.Context(), deadline: time.Now().Add(200 * time.Millisecond), bounded: true, endless: true}

@@ -32,7 +32,7 @@ func startFallback(cfg *Config) (*Link, error) {
 	if cfg.Private {
 		target = p.target
 	}
-	conn, err := nearcall.NewClient(target, append(nearcallDialOptions(cfg))...)
+	conn, err := nearcall.NewClient(target, nearcallDialOptions(cfg)...)
 	if err != nil {
 		p.close()
 		return nil, err

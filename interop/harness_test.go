@@ -22,7 +22,7 @@ import (
 
 // caseTimeout is how long a case may take before it counts as hung: a case that sends 24 MB takes
 // 20 s beside many busy processes.
-const caseTimeout = time.Minute
+const caseTimeout = 3 * time.Minute
 
 // mostPatience is the longest time that the deadline of a case becomes by patience.
 const mostPatience = 5 * time.Second

@@ -3,6 +3,7 @@ package interop
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/coder/websocket"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -83,6 +86,18 @@ func newEchoed(t *testing.T) *nearcall.Server {
 	return srv
 }
 
+// The agreed credentials say that the server speaks nearcall's protocol: within a WebSocket it cannot be asked.
+type agreed struct {
+	credentials.TransportCredentials
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (agreed) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, credentials.TLSInfo{State: tls.ConnectionState{NegotiatedProtocol: "nearcall/1"}}, nil
+}
+
+func (a agreed) Clone() credentials.TransportCredentials { return a }
+
 func TestAnotherWebSocketClient(t *testing.T) {
 	lis, err := nearcall.Listen("ws://127.0.0.1:0/calls")
 	if err != nil {
@@ -90,7 +105,7 @@ func TestAnotherWebSocketClient(t *testing.T) {
 	}
 	srv := newEchoed(t)
 	go func() { _ = srv.Serve(lis) }()
-	conn, err := nearcall.NewClient("tcp:localhost:1", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+	conn, err := nearcall.NewClient("tcp:localhost:1", nearcall.WithTransportCredentials(agreed{insecure.NewCredentials()}), nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		c, _, err := websocket.Dial(ctx, lis.Target(), &websocket.DialOptions{Subprotocols: []string{"nearcall.v1"}})
 		if err != nil {
 			return nil, err

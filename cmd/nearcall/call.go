@@ -2,284 +2,229 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
-	"google.golang.org/grpc"
+	"github.com/fullstorydev/grpcurl"
+	"github.com/jhump/protoreflect/desc" //lint:ignore SA1019 its types are in the API of grpcurl
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
-
-	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
+	"google.golang.org/protobuf/protoadapt"
 )
-
-var callCommand = command{
-	name: "call", args: "TARGET [METHOD] [JSON ...]", about: "call a method with messages in JSON",
-	least: 1, most: 1 << 30, setup: callJob,
-	more: "METHOD is pkg.Service/Method or pkg.Service.Method. Each JSON argument is a message. Without them and\n" +
-		"-d, messages are read from stdin if it is not a terminal, or if the argument is -, or if the method\n" +
-		"takes a stream. They are sent as they arrive. Without any message an empty one is sent, but not to\n" +
-		"a method that takes a stream.\n\n" +
-		"  nearcall call unix:/tmp/greeter.sock greet.Greeter/Greet '{\"name\": \"world\"}'\n" +
-		"  nearcall call -d @request.json unix:/tmp/greeter.sock greet.Greeter/Greet\n",
-}
 
 // callFlags are the flags of nearcall call.
 type callFlags struct {
-	*connFlags
-	data                      *string // nil without -d
-	verbose, compact, emitAll bool
+	connFlags
+	data, format                        string
+	verbose, compact, emitAll, tolerant bool
 }
 
-// callJob adds the flags of nearcall call to flags.
-func callJob(flags *flag.FlagSet) job {
-	f := &callFlags{connFlags: newConnFlags(flags)}
-	f.addFiles(flags)
-	flags.Func("d", "send these `messages`: JSON, one after the other; @FILE is a file that has them, and @, @- or - is stdin", func(s string) error {
-		f.data = &s
-		return nil
-	})
-	flags.BoolVar(&f.verbose, "v", false, "print the headers that are sent (>) and the headers and trailers that arrive (<) on stderr")
+func callCommand() *cobra.Command {
+	f := new(callFlags)
+	c := &cobra.Command{
+		Use: "call TARGET METHOD [JSON ...]", Short: "call a method with messages in JSON",
+		Long: "METHOD is pkg.Service/Method or pkg.Service.Method. Each JSON argument is a message. Without them and\n" +
+			"-d, messages are read from stdin if it is not a terminal, or if the argument is -, or if the method\n" +
+			"takes a stream. They are sent as they arrive, and replies are printed as they arrive. Without any\n" +
+			"message an empty one is sent, but not to a method that takes a stream.",
+		Example: "  nearcall call unix:/tmp/greeter.sock greet.Greeter/Greet '{\"name\": \"world\"}'\n" +
+			"  nearcall call -d @request.json unix:/tmp/greeter.sock greet.Greeter/Greet",
+		Args: cobra.MinimumNArgs(2), ValidArgsFunction: f.complete((*remote).methods), RunE: f.run,
+	}
+	f.add(c)
+	f.addFiles(c)
+	flags := c.Flags()
+	flags.StringVarP(&f.data, "data", "d", "", "send these `messages`, one after the other; @FILE is a file that has them, and @, @- or - is stdin")
+	flags.StringVar(&f.format, "format", "json", "read and print messages in this `format`: json, or text, which the character 0x1E separates")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print the headers that are sent (>) and the headers and trailers that arrive (<) on stderr")
 	flags.BoolVar(&f.compact, "compact", false, "print each reply in one line")
 	flags.BoolVar(&f.emitAll, "emit-defaults", false, "print fields that have their default values, too")
-	return job{do: f.do, complete: f.completion((*remote).methods)}
+	flags.BoolVar(&f.tolerant, "allow-unknown-fields", false, "ignore fields of messages that the type does not have")
+	return c
 }
 
-func (f *callFlags) do(ctx context.Context, args []string, std stdio) error {
-	ctx, p, err := f.open(ctx, args[0])
+func (f *callFlags) run(c *cobra.Command, args []string) error {
+	if f.format != "json" && f.format != "text" {
+		return usageError(fmt.Sprintf("-format %s: write json or text", f.format))
+	}
+	ctx, p, err := f.open(c.Context(), args[0])
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	if len(args) == 1 {
-		return p.hint(p.offerMethods(std.out))
-	}
-	method, err := p.method(args[1])
+	d, err := p.find(args[1])
 	if err != nil {
+		return err
+	}
+	method, ok := d.(*desc.MethodDescriptor)
+	if !ok {
+		return fmt.Errorf("%s is not a method: write it as pkg.Service/Method; 'nearcall describe %s' shows the methods", args[1], args[0])
+	}
+	if err := p.connect(ctx, f.connectTimeout); err != nil {
 		return p.hint(err)
 	}
-	for _, m := range []protoreflect.MessageDescriptor{method.Input(), method.Output()} {
-		if err := schema.Complete(m); err != nil {
-			return err
-		}
-	}
-	c := &caller{remote: p, method: method, std: std, verbose: f.verbose, out: newOutput(p.schema.Types, std.err)}
-	c.out.compact, c.out.emitAll = f.compact, f.emitAll
-	return c.call(ctx, f.data, args[2:])
-}
-
-// offerMethods prints the methods, and returns an error that asks for one of them.
-func (p *remote) offerMethods(w io.Writer) error {
-	names, err := p.methods()
+	in, err := f.input(c, method, args[2:])
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		fmt.Fprintln(w, clean(name))
-	}
-	return usageError(fmt.Sprintf("name one of these methods: nearcall call %s METHOD [JSON ...]", p.again))
+	h := &caller{callFlags: f, remote: p, c: c, method: method}
+	return h.call(ctx, in)
 }
 
-// A caller makes one call.
-type caller struct {
-	*remote
-	method  protoreflect.MethodDescriptor
-	std     stdio
-	out     *output
-	verbose bool
-}
-
-// call makes the call with the messages of -d, in args or from stdin.
-func (c *caller) call(ctx context.Context, data *string, args []string) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	in := &input{target: c.again, desc: c.method.Input(), types: c.schema.Types}
-	from, err := c.source(data, args)
-	if err != nil {
-		return err
-	}
-	if from == nil {
-		messages, err := in.args(args)
-		if err != nil {
-			return err
-		}
-		return c.callWith(ctx, cancel, messages, nil)
-	}
-	if isTerminal(from) {
-		fmt.Fprintln(c.std.err, "nearcall: messages are read from the terminal; Ctrl-D ends them")
-	}
-	items := in.read(ctx, from)
-	if c.method.IsStreamingClient() {
-		return c.callWith(ctx, cancel, nil, items)
-	}
-	messages, err := collect(ctx, items)
-	if err != nil {
-		return err
-	}
-	return c.callWith(ctx, cancel, messages, nil)
-}
-
-// source returns what the messages are read from, or nil if args are the messages.
-func (c *caller) source(data *string, args []string) (io.Reader, error) {
-	if data == nil {
-		switch {
-		case len(args) == 1 && args[0] == "-", len(args) == 0 && (c.method.IsStreamingClient() || !isTerminal(c.std.in)):
-			return c.std.in, nil
-		case slices.Contains(args, "-"):
-			return nil, usageError("- stands for messages from stdin, and other messages cannot be beside it")
-		}
-		return nil, nil
-	}
-	file, isFile := strings.CutPrefix(*data, "@")
-	switch {
-	case len(args) > 0:
+// input returns what the messages are read from.
+func (f *callFlags) input(c *cobra.Command, method *desc.MethodDescriptor, args []string) (io.Reader, error) {
+	file, isFile := strings.CutPrefix(f.data, "@")
+	switch given := c.Flags().Changed("data"); {
+	case given && len(args) > 0:
 		return nil, usageError("-d has the messages, and other messages cannot be beside it")
-	case *data == "-", isFile && (file == "" || file == "-"):
-		return c.std.in, nil
-	case isFile:
+	case len(args) > 1 && slices.Contains(args, "-"):
+		return nil, usageError("- stands for messages from stdin, and other messages cannot be beside it")
+	case given && isFile && file != "" && file != "-":
 		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("-d: %w", err)
-		}
-		return bytes.NewReader(text), nil
+		return bytes.NewReader(text), err
+	case given && !isFile && f.data != "-":
+		return strings.NewReader(f.data), nil
+	case len(args) > 0 && args[0] != "-":
+		return strings.NewReader(strings.Join(args, map[string]string{"json": " ", "text": "\x1e"}[f.format])), nil
+	case !given && len(args) == 0 && isTerminal(c.InOrStdin()) && !method.IsClientStreaming():
+		return strings.NewReader(""), nil
+	case isTerminal(c.InOrStdin()):
+		fmt.Fprintln(c.ErrOrStderr(), "nearcall: messages are read from the terminal; Ctrl-D ends them")
 	}
-	return strings.NewReader(*data), nil
+	return c.InOrStdin(), nil
 }
 
-// collect returns the items, but no more than two: the method takes one message, so a second one
-// is already an error.
-func collect(ctx context.Context, items <-chan item) (all []proto.Message, err error) {
-	for len(all) < 2 {
-		select {
-		case next, ok := <-items:
-			if !ok || next.err != nil {
-				return all, next.err
-			}
-			all = append(all, next.message)
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-	}
-	return all, nil
-}
-
-// callWith sends messages, then items, and prints what arrives.
-func (c *caller) callWith(ctx context.Context, cancel context.CancelCauseFunc, messages []proto.Message, items <-chan item) error {
-	if !c.method.IsStreamingClient() {
-		switch len(messages) {
-		case 0:
-			messages = []proto.Message{dynamicpb.NewMessage(c.method.Input())}
-		case 1:
-		default:
-			return fmt.Errorf("%s takes one message, and there are more", c.method.FullName())
-		}
-	}
-	path := fmt.Sprintf("/%s/%s", c.method.Parent().FullName(), c.method.Name())
-	if c.verbose {
-		fmt.Fprintf(c.std.err, "> %s\n", path)
-		sent, _ := metadata.FromOutgoingContext(ctx)
-		printMetadata(c.std.err, "> ", sent)
-	}
-	desc := &grpc.StreamDesc{ClientStreams: c.method.IsStreamingClient(), ServerStreams: c.method.IsStreamingServer()}
-	stream, err := c.conn.NewStream(ctx, desc, path)
-	if err != nil {
-		return c.ended(ctx, err)
-	}
-	sent := make(chan struct{})
+// interruptible returns a reader of r that ends with ctx. A read of stdin cannot be interrupted, so
+// the goroutine that reads can remain until r ends. The command does not wait for it.
+func interruptible(ctx context.Context, r io.Reader) io.Reader {
+	out, in := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = in.CloseWithError(context.Cause(ctx)) })
 	go func() {
-		defer close(sent)
-		if err := send(ctx, stream, messages, items); err != nil {
-			cancel(err)
-		}
+		_, err := io.Copy(in, r)
+		_ = in.CloseWithError(err)
 	}()
-	err = c.receive(stream)
-	err = c.ended(ctx, err)
-	cancel(nil)
-	<-sent
+	return out
+}
+
+// A caller makes a call and prints what happens. It is a [grpcurl.InvocationEventHandler].
+type caller struct {
+	*callFlags
+	*remote
+	c      *cobra.Command
+	method *desc.MethodDescriptor
+	print  grpcurl.Formatter
+	parser grpcurl.RequestParser
+	n      int                     // how many messages were read
+	cancel context.CancelCauseFunc // ends the reading of messages
+	status *status.Status          // nil if the call has not ended
+
+	invalid, unprintable error // the first message, and the first reply, that is not usable
+}
+
+// call makes the call with the messages that in has.
+func (h *caller) call(ctx context.Context, in io.Reader) (err error) {
+	inCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	h.cancel = cancel
+	h.parser, h.print, err = grpcurl.RequestParserAndFormatter(grpcurl.Format(h.format), h.source, interruptible(inCtx, in), grpcurl.FormatOptions{
+		EmitJSONDefaultFields: h.emitAll, IncludeTextSeparator: !h.verbose, AllowUnknownFields: h.tolerant,
+	})
+	if err != nil {
+		return err
+	}
+	name := h.method.GetService().GetFullyQualifiedName() + "/" + h.method.GetName()
+	err = grpcurl.InvokeRPC(ctx, h.source, h.conn, name, slices.Concat(h.headers, h.rpcHeaders), h, h.next)
+	if unusable := cmp.Or(h.invalid, h.unprintable); unusable != nil {
+		return unusable
+	}
+	if h.status != nil && h.status.Code() != codes.OK {
+		return h.failed()
+	}
+	if err != nil && ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
 	return err
 }
 
-// send sends messages, then items, until the stream ends. It returns the reason if it cannot
-// go on.
-func send(ctx context.Context, stream grpc.ClientStream, messages []proto.Message, items <-chan item) error {
-	for _, m := range messages {
-		if err := stream.SendMsg(m); err != nil {
-			return unlessEnded(err)
-		}
+// next reads a message.
+func (h *caller) next(m protoadapt.MessageV1) error {
+	err := h.parser.Next(m)
+	if h.n++; err == nil || err == io.EOF || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	for items != nil {
-		select {
-		case next, ok := <-items:
-			if !ok {
-				items = nil
-				break
-			}
-			if next.err != nil {
-				return next.err
-			}
-			if err := stream.SendMsg(next.message); err != nil {
-				return unlessEnded(err)
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	return unlessEnded(stream.CloseSend())
-}
-
-// unlessEnded returns nil if err says only that the stream has ended. Receiving returns why it
-// has.
-func unlessEnded(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
+	if h.invalid = fmt.Errorf("message %d: %w", h.n, err); h.parser.NumRequests() == h.n { // it is JSON
+		h.invalid = fmt.Errorf("%w; 'nearcall describe %s %s' shows its fields", h.invalid, h.target, h.method.GetInputType().GetFullyQualifiedName())
 	}
 	return err
 }
 
-// receive prints what arrives until the stream ends.
-func (c *caller) receive(stream grpc.ClientStream) error {
-	if c.verbose {
-		if header, err := stream.Header(); err == nil {
-			printMetadata(c.std.err, "< ", header)
+// failed returns the error for the status of the call, with its details.
+func (h *caller) failed() error {
+	st := status.Convert(h.hint(h.status.Err()))
+	text := st.Message()
+	for _, detail := range h.status.Proto().GetDetails() {
+		printed, err := h.print(detail)
+		if err != nil {
+			printed = fmt.Sprintf("a detail of type %s cannot be printed: %v", clean(detail.GetTypeUrl()), err)
 		}
+		text += "\n" + printed
 	}
-	for {
-		m := dynamicpb.NewMessage(c.method.Output())
-		err := stream.RecvMsg(m)
-		if err == nil {
-			if err := c.out.print(c.std.out, m); err != nil {
-				return err
-			}
-			if c.method.IsStreamingServer() {
-				continue
-			}
-		}
-		if c.verbose {
-			printMetadata(c.std.err, "< ", stream.Trailer())
-		}
-		return unlessEnded(err)
+	return status.Error(st.Code(), text)
+}
+
+func (h *caller) OnResolveMethod(m *desc.MethodDescriptor) {
+	if h.verbose {
+		fmt.Fprintf(h.c.ErrOrStderr(), "> /%s/%s\n", clean(m.GetService().GetFullyQualifiedName()), clean(m.GetName()))
 	}
 }
 
-// ended returns the error of a call. If the call was cancelled because sending failed, that
-// failure is the error.
-func (c *caller) ended(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
+func (h *caller) OnSendHeaders(md metadata.MD)    { h.printMetadata("> ", md) }
+func (h *caller) OnReceiveHeaders(md metadata.MD) { h.printMetadata("< ", md) }
+
+func (h *caller) OnReceiveResponse(m protoadapt.MessageV1) {
+	text, err := h.print(m)
+	if err != nil {
+		h.unprintable = cmp.Or(h.unprintable, fmt.Errorf("a reply cannot be printed: %w", err))
+		return
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
-		err = cause
+	if out := new(bytes.Buffer); h.compact && json.Compact(out, []byte(text)) == nil {
+		text = out.String()
 	}
-	if _, ok := status.FromError(err); ok {
-		return c.out.failed(c.hint(err))
+	fmt.Fprintln(h.c.OutOrStdout(), text)
+}
+
+func (h *caller) OnReceiveTrailers(st *status.Status, md metadata.MD) {
+	h.status = st
+	h.printMetadata("< ", md)
+	h.cancel(io.EOF) // or the call would wait for more messages
+}
+
+func (h *caller) printMetadata(prefix string, md metadata.MD) {
+	if h.verbose {
+		printMetadata(h.c.ErrOrStderr(), prefix, md)
 	}
-	return err
+}
+
+// printMetadata prints metadata in lines that begin with prefix, in the order of the names.
+// Metadata from a server can have line breaks, which must not begin another line.
+func printMetadata(w io.Writer, prefix string, md metadata.MD) {
+	for _, name := range slices.Sorted(maps.Keys(md)) {
+		for _, value := range md[name] {
+			if strings.HasSuffix(name, "-bin") {
+				value = base64.StdEncoding.EncodeToString([]byte(value))
+			}
+			fmt.Fprintf(w, "%s%s\n", prefix, clean(name+": "+value))
+		}
+	}
 }

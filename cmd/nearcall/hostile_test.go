@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ type hostile struct {
 // hostileFiles are what the reflection of a hostile server has, by symbol or path. EVIL stands for evil.
 var hostileFiles = map[string]string{
 	"g.Greeter": `name: "EVIL.proto" package: "g" syntax: "proto2"
-		message_type { name: "M" field { name: "f" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING default_value: "EVIL" json_name: "jEVIL" }
+		message_type { name: "M" field { name: "f" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING default_value: "EVIL" json_name: "j" }
 			options { uninterpreted_option { name { name_part: "EVIL" is_extension: false } string_value: "EVIL" } } }
 		service { name: "Greeter"
 			method { name: "Greet" input_type: ".g.M" output_type: ".g.M" } method { name: "Fail" input_type: ".g.M" output_type: ".g.M" } }
@@ -155,11 +156,12 @@ func hangsUp(t *testing.T) (target string) {
 	return "tcp:" + lis.Addr().String()
 }
 
-// harmless checks that text has nothing that a terminal obeys, and that no line of it is the server's.
+// harmless checks that text has nothing that a terminal obeys, and that no line of it is the server's,
+// but for the source that describe prints: all of that is the server's.
 func harmless(t *testing.T, args []string, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "FORGED") {
+		if strings.HasPrefix(line, "FORGED") && args[0] != "describe" {
 			t.Errorf("%q: the server's line is %q", args, line)
 		}
 	}
@@ -178,7 +180,7 @@ func TestAHostileServerCannotControlTheTerminal(t *testing.T) {
 		for _, args := range [][]string{
 			{"list"}, {"list", "g.Greeter"}, {"list", "g.Greett"}, {"list", "g.Method"}, {"list", "g.Refused"}, {"list", "g.Package"}, {"list", "g.Text"},
 			{"describe"}, {"describe", "g.Greeter"}, {"describe", "g.Greeter.Fail"}, {"describe", "g.M"}, {"describe", "g.Greett"}, {"describe", "g.Method"},
-			{"describe", "g.Type"}, {"describe", "g.Package"}, {"describe", "g.Import"}, {"describe", "g.Text"}, {"describe", "g.Refused"}, {"describe", "x.proto"},
+			{"describe", "g.Type"}, {"describe", "g.Package"}, {"describe", "g.Import"}, {"describe", "g.Text"}, {"describe", "g.Refused"},
 			{"call"}, {"call", "g.Greeter/Greet", "{}"}, {"call", "-v", "g.Greeter/Greet", "{}"}, {"call", "-compact", "g.Greeter/Greet", "{}"},
 			{"call", "-v", "g.Greeter/Fail", "{}"}, {"call", "g.Greeter/Greeet"}, {"call", "Greeet"}, {"call", "g.Greeter/Greet", `{"j": 1}`}, {"call", "g.Type/M", "{}"},
 			{"health"}, {"health", "x"}, {"resolve"}, {"resolve", "-json"}, {"top", "-n", "2", "-interval", "1ms"},
@@ -199,8 +201,8 @@ func TestAHostileServerCannotControlTheTerminal(t *testing.T) {
 			harmless(t, args, stderr)
 			if args[1] == "-compact" {
 				reply := make(map[string]string)
-				if err := json.Unmarshal([]byte(stdout), &reply); err != nil || reply["j"+evil] != evil {
-					t.Errorf("%q: %v: the reply is %q", args, err, stdout)
+				if err := json.Unmarshal([]byte(stdout), &reply); err != nil || reply["j"] != evil {
+					t.Errorf("%q: %v: the reply is %q, stderr %q", args, err, stdout, stderr)
 				}
 			}
 		}
@@ -231,13 +233,55 @@ func TestCompletionOffersNoCommands(t *testing.T) {
 	}}).register)
 	for _, command := range []string{"list", "describe", "call", "health"} {
 		for _, begun := range []string{"", "g", "g.Greeter"} {
-			for _, got := range strings.SplitAfter(succeeds(t, completeName, command, target, begun), "\n") {
-				switch strings.TrimSuffix(got, "\n") {
-				case "", "g.Greeter", "g.Greeter/Greet", "g.Greeter/Fail", "g.M":
+			for _, got := range completions(t, command, target, begun) {
+				switch got {
+				case "g.Greeter", "g.Greeter/Greet", "g.Greeter/Fail", "g.M":
 				default:
 					t.Errorf("%s %s: %q is offered", command, begun, got)
 				}
 			}
 		}
+	}
+}
+
+// An inventing server makes up a file, in prototext, for each question. It does not end its calls.
+type inventing func(what string) string
+
+func (f inventing) ServerReflectionInfo(stream rpb.ServerReflection_ServerReflectionInfoServer) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			<-stream.Context().Done()
+			return nil
+		}
+		reply := &rpb.ServerReflectionResponse{MessageResponse: &rpb.ServerReflectionResponse_FileDescriptorResponse{
+			FileDescriptorResponse: &rpb.FileDescriptorResponse{FileDescriptorProto: [][]byte{hostileFile(f(req.GetFileByFilename() + req.GetFileContainingSymbol()))}},
+		}}
+		if err := stream.Send(reply); err != nil {
+			return nil
+		}
+	}
+}
+
+func TestEndlessReflectionIsAnError(t *testing.T) {
+	defer func(most int) { maxAnswers = most }(maxAnswers)
+	maxAnswers = 8 << 20
+	for says, file := range map[string]inventing{
+		"import tree depth": func(what string) string { return fmt.Sprintf("name: %q dependency: %q", what, what+"x") },
+		"cyclic import path": func(what string) string {
+			return fmt.Sprintf("name: %q dependency: %q", what, map[bool]string{true: "a", false: "b"}[what == "b"])
+		},
+		"describes too much": func(what string) string {
+			if len(what) > 500 {
+				return fmt.Sprintf("name: %q", what)
+			}
+			return fmt.Sprintf("name: %q dependency: %q dependency: %q", what, what+"x", what+"y")
+		},
+		"it describes too much": func(what string) string {
+			return fmt.Sprintf("name: %q dependency: %q options { go_package: %q }", what, what+"x", strings.Repeat("x", 1<<20))
+		},
+	} {
+		target := serveNear(t, "tcp:127.0.0.1:0", func(srv server) { rpb.RegisterServerReflectionServer(srv, file) })
+		fails(t, 64+13, says, "describe", target, "p.X")
 	}
 }

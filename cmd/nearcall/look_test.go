@@ -22,7 +22,7 @@ func succeeds(t *testing.T, args ...string) string {
 	return stdout
 }
 
-const methods = orders + "/Place\n" + orders + "/Await\n" + orders + "/List\n" + orders + "/Import\n" + orders + "/Haggle\n"
+const methods = orders + ".Await\n" + orders + ".Haggle\n" + orders + ".Import\n" + orders + ".List\n" + orders + ".Place\n"
 
 func TestListPrintsServicesAndMethods(t *testing.T) {
 	onEveryPath(t, withShop, func(t *testing.T, target string) {
@@ -53,25 +53,19 @@ func TestListFallsBackToTheOldReflection(t *testing.T) {
 
 func TestDescribePrintsProtoSource(t *testing.T) {
 	const (
-		from    = ", from examples/orders/orderspb/orders.proto\n"
-		prefix  = "// nearcall.examples.orders."
-		service = prefix + "Orders" + from + `service Orders {
-  rpc Place ( .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.Order );
+		prefix  = "nearcall.examples.orders."
+		service = orders + " is a service:\n" + `service Orders {
   rpc Await ( .nearcall.examples.orders.AwaitRequest ) returns ( .nearcall.examples.orders.Order );
-  rpc List ( .nearcall.examples.orders.ListRequest ) returns ( stream .nearcall.examples.orders.Order );
-  rpc Import ( stream .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.ImportReply );
   rpc Haggle ( stream .nearcall.examples.orders.Offer ) returns ( stream .nearcall.examples.orders.Answer );
+  rpc Import ( stream .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.ImportReply );
+  rpc List ( .nearcall.examples.orders.ListRequest ) returns ( stream .nearcall.examples.orders.Order );
+  rpc Place ( .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.Order );
 }
 `
-		method = prefix + "Orders.Await" + from + `service Orders {
-  rpc Await ( .nearcall.examples.orders.AwaitRequest ) returns ( .nearcall.examples.orders.Order );
-}
-
-` + prefix + "AwaitRequest" + from + `message AwaitRequest {
-  int64 id = 1;
-}
-
-` + prefix + "Order" + from + `message Order {
+		message = prefix + "AwaitRequest is a message:\nmessage AwaitRequest {\n  int64 id = 1;\n}\n"
+		method  = orders + ".Await is a method:\nrpc Await ( .nearcall.examples.orders.AwaitRequest ) returns ( .nearcall.examples.orders.Order );\n" + message +
+			prefix + `Order is a message:
+message Order {
   int64 id = 1;
   string customer = 2;
   string item = 3;
@@ -79,26 +73,23 @@ func TestDescribePrintsProtoSource(t *testing.T) {
   bool shipped = 5;
 }
 `
-		message = prefix + "AwaitRequest" + from + "message AwaitRequest {\n  int64 id = 1;\n}\n"
 	)
 	onEveryPath(t, withShop, func(t *testing.T, target string) {
 		for symbol, want := range map[string]string{
-			orders:                                  service,
-			orders + "/Await":                       method,
-			orders + ".Await":                       method,
-			"nearcall.examples.orders.AwaitRequest": message,
+			orders: service, orders + "/Await": method, orders + ".Await": method, prefix + "AwaitRequest": message,
+			prefix + "Order.id": prefix + "Order.id is a field:\nint64 id = 1;\n",
 		} {
 			if got := succeeds(t, "describe", target, symbol); got != want {
 				t.Errorf("%s is printed as\n%s", symbol, got)
 			}
 		}
-		if got := succeeds(t, "describe", target); !strings.HasSuffix(got, "\n\n"+service) || !strings.Contains(got, "// grpc.reflection.v1.ServerReflection, from ") {
+		if got := succeeds(t, "describe", target); !strings.HasSuffix(got, "\n"+service) || !strings.Contains(got, "grpc.reflection.v1.ServerReflection is a service:\n") {
 			t.Errorf("all services are printed as\n%s", got)
 		}
+		if got := succeeds(t, "describe", "-msg-template", target, prefix+"AwaitRequest"); got != message+"\nMessage template:\n{\n  \"id\": \"0\"\n}\n" {
+			t.Errorf("the template is printed as\n%s", got)
+		}
 	})
-	if got := succeeds(t, "describe", onOne(t), "examples/orders/orderspb/orders.proto"); !strings.HasPrefix(got, "syntax = \"proto3\";\npackage nearcall.examples.orders;\n") {
-		t.Errorf("the file is printed as\n%s", got)
-	}
 }
 
 // TestWrongNamesAreExplained checks what the errors say about names that the server does not
@@ -113,14 +104,15 @@ func TestWrongNamesAreExplained(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"list", target, "Orders"}, exitFailed, `there is no service "Orders" at ` + target + "; did you mean " + orders + "?"},
-		{[]string{"list", target, "nearcall.examples.orders.Order"}, exitFailed, "is not a service; 'nearcall list " + target + "' lists them"},
-		{[]string{"list", target, "a b"}, exitFailed, `there is no service "a b"`},
+		{[]string{"list", target, "Orders"}, exitFailed, "Symbol not found: Orders; did you mean " + orders + " or "},
+		{[]string{"list", target, "nearcall.examples.orders.Order"}, exitFailed, "Service not found: nearcall.examples.orders.Order"},
+		{[]string{"list", target, "a b"}, exitFailed, "Symbol not found: a b"},
 		{[]string{"describe", target, "nearcall.examples.orders.Ordre"}, exitFailed, "did you mean nearcall.examples.orders.Order"},
-		{[]string{"describe", target, "no/such/file.proto"}, exitFailed, `there is no file "no/such/file.proto"`},
-		{[]string{"call", target, "Place"}, exitFailed, `"Place" is not a method: write it as pkg.Service/Method; did you mean ` + orders + "/Place?"},
-		{[]string{"call", target, orders + "/Plce"}, exitFailed, orders + ` has no method "Plce"; did you mean ` + orders + "/Place?"},
-		{[]string{"call", target, "orders.Orders/Place"}, exitFailed, "did you mean " + orders + "?"},
+		{[]string{"describe", target, "no/such/file.proto"}, exitFailed, "Symbol not found: no.such.file.proto"},
+		{[]string{"call", target, "Place"}, exitFailed, "Symbol not found: Place; did you mean " + orders + "/Place?"},
+		{[]string{"call", target, orders + "/Plce"}, exitFailed, "Symbol not found: " + orders + ".Plce; did you mean " + orders + "/Place?"},
+		{[]string{"call", target, orders}, exitFailed, orders + " is not a method: write it as pkg.Service/Method; 'nearcall describe " + target + "' shows the methods"},
+		{[]string{"call", target, "orders.Orders/Place"}, exitFailed, "did you mean " + orders + "/Place?"},
 		{[]string{"list", serveNear(t, "tcp:127.0.0.1:0", silent)}, 64 + 12, noReflection},
 		{[]string{"list", serveFar(t, silent)}, 64 + 12, noReflection},
 		{[]string{"list", "grpc:" + strings.TrimPrefix(nearOnly, "tcp:")}, 64 + 12, "; here that is the target " + nearOnly},
@@ -165,7 +157,7 @@ func TestLookingIsNoErrorOfTheServer(t *testing.T) {
 	onEveryPath(t, register, func(t *testing.T, target string) {
 		for _, args := range [][]string{
 			{"list", target}, {"list", target, orders}, {"describe", target}, {"describe", target, orders + "/Place"},
-			{"call", target, orders + "/Place", "{}"}, {completeName, "list", target, ""}, {"list", target, "x.Y"},
+			{"call", target, orders + "/Place", "{}"}, {"__complete", "list", target, ""}, {"list", target, "x.Y"},
 		} {
 			_, _, _ = nearcallCommand(t, args...)
 			if err := <-ends; err != nil {

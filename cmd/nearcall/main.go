@@ -1,22 +1,8 @@
 // Command nearcall looks at services and calls them over any path of package nearcall, and
-// measures what calls cost.
+// measures what calls cost. nearcall help lists its commands.
 //
-//	nearcall list TARGET [SERVICE]             list the services of a server, or the methods of one
-//	nearcall describe TARGET [SYMBOL]          print services, messages and enums as proto source
-//	nearcall call TARGET [METHOD] [JSON ...]   call a method with messages in JSON
-//	nearcall health TARGET [SERVICE]           ask a server, or one of its services, whether it serves
-//	nearcall resolve TARGET                    print the endpoints of a target, and the path that calls take to each
-//	nearcall proxy LISTEN TARGET               pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN
-//	nearcall top TARGET                        show what calls a server gets, by method, each second
-//	nearcall tour                              call one service by every path and compare with gRPC
-//	nearcall completion bash|zsh|fish          print a completion script for a shell
-//	nearcall version                           print the version, and the revision that it was built of
-//	nearcall help [COMMAND]                    list the commands, or the flags of one
-//
-// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH
-// and quic:HOST:PORT for servers of nearcall, and HOST:PORT, dns:///HOST:PORT or grpc:TARGET for
-// these and ordinary gRPC servers. The server must have gRPC's server reflection, or list, describe and call take its
-// services from the files of -proto or -protoset.
+// list, describe and call are those of grpcurl, with its flags, for nearcall's targets as well.
+// Flags take one dash or two.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
 // argument then begins at cmd/nearcall.
@@ -28,18 +14,27 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
 	_ "github.com/nearcall/nearcall/quic" // for quic: targets
 )
+
+func init() { cobra.MousetrapHelpText = "" } // or on Windows cobra would look for the process that started this one
 
 func main() {
 	if beTheProcess() {
@@ -56,164 +51,144 @@ type stdio struct {
 	out, err io.Writer
 }
 
-// A command is a command that the first argument selects.
-type command struct {
-	name, args, about string
-	more              string // what help adds to the flags
-	exits             string // the exit codes, as help prints them; "" for those of most commands
-	misuse            int    // the exit code for a wrong command line; 0 for exitUsage
-	least, most       int    // how many arguments it takes besides flags
-	setup             func(*flag.FlagSet) job
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitStatus      = 64  // plus the code, as grpcurl exits
+	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
+
+	// exits is the name of the annotation with a command's own exit codes.
+	exits     = "exits"
+	exitCodes = "Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted; if a call failed, 64 plus the\n" +
+		"code of its status: 68 DeadlineExceeded, 76 Unimplemented, 78 Unavailable"
+)
+
+// A usageError is an error in the command line, such as a flag's value.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// An exitError is an error with an exit code of its command's own.
+type exitError struct {
+	error
+	code int
 }
-
-// A job is one use of a command. Its functions are called after the command's flags are parsed.
-type job struct {
-	// do executes the command. It returns when ctx is done.
-	do func(ctx context.Context, args []string, std stdio) error
-
-	// complete returns what could follow args. It is nil if nothing can.
-	complete func(ctx context.Context, args []string, begun string) []string
-}
-
-var commands = []command{listCommand, describeCommand, callCommand, healthCommand, resolveCommand, proxyCommand, topCommand, tourCommand, completionCommand, versionCommand}
 
 // run executes the command line and returns the exit code. Output that cannot be written is an
 // error.
 func run(ctx context.Context, args []string, std stdio) int {
-	out := &sink{Writer: std.out}
-	std.out, std.err = out, &sink{Writer: std.err}
-	code := dispatch(ctx, args, std)
-	if code == exitOK && out.err != nil {
-		fmt.Fprintf(std.err, "nearcall: %v\n", out.err)
-		return exitFailed
+	out, stderr := &sink{Writer: std.out}, &sink{Writer: std.err}
+	begun := false
+	root := &cobra.Command{
+		Use: "nearcall", Short: "nearcall runs gRPC services over the nearest path between caller and callee.",
+		Long: "nearcall runs gRPC services over the nearest path between caller and callee.\n\n" +
+			"TARGET is unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH or quic:HOST:PORT of a nearcall server,\n" +
+			"or HOST:PORT, dns:///HOST:PORT or another target of grpc-go for any gRPC server. Flags take one dash or two.",
+		Version: nearcall.Version, SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			err := c.ValidateFlagGroups()
+			begun = err == nil
+			return err
+		},
 	}
-	return code
-}
-
-// dispatch executes the command that the first argument names.
-func dispatch(ctx context.Context, args []string, std stdio) int {
-	top := flag.NewFlagSet("nearcall", flag.ContinueOnError)
-	top.SetOutput(io.Discard)
-	version := top.Bool("version", false, "print the version")
-	switch err := top.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return help(nil, std)
-	case err != nil:
-		return misused(std.err, "nearcall: %v; 'nearcall help' lists what there is", err)
-	case *version:
-		return versionCommand.run(ctx, nil, std)
-	case top.NArg() == 0:
-		usage(std.err)
-		return exitUsage
-	}
-	name, args := top.Arg(0), top.Args()[1:]
-	switch name {
-	case "help":
-		return help(args, std)
-	case completeName:
-		complete(ctx, args, std.out)
-		return exitOK
-	}
-	c, ok := find(name)
-	if !ok {
-		return unknown(std.err, name)
-	}
-	return c.run(ctx, args, std)
-}
-
-func (c command) run(ctx context.Context, args []string, std stdio) int {
-	flags, job := c.flags()
-	rest, err := parse(flags, args)
+	root.SetIn(std.in)
+	root.SetOut(out)
+	root.SetErr(stderr)
+	root.SetVersionTemplate(versionText(debug.ReadBuildInfo()))
+	root.SetUsageTemplate(root.UsageTemplate() + fmt.Sprintf("\n{{or (index .Annotations %q) %q}}\n", exits, exitCodes))
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w%s", err, meantFlag(c, err))
+	})
+	root.AddCommand(listCommand(), describeCommand(), callCommand(), healthCommand(), resolveCommand(), proxyCommand(),
+		topCommand(), tourCommand(), &cobra.Command{
+			Use: "version", Short: "print the version, and the revision that it was built of", Args: cobra.NoArgs,
+			Run: func(*cobra.Command, []string) { fmt.Fprint(out, versionText(debug.ReadBuildInfo())) },
+		})
+	root.SetArgs(longFlags(root, args))
+	c, err := root.ExecuteContextC(ctx)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		c.help(std.out)
-		return exitOK
+	case out.err != nil && (err == nil || errors.Is(err, out.err)):
+		fmt.Fprintf(stderr, "nearcall: %v\n", out.err)
+		return exitFailed
 	case err != nil:
-		return c.misused(std.err, "%v%s; 'nearcall help %s' lists the flags", err, meantFlag(flags, err), c.name)
-	case len(rest) < c.least:
-		return c.misused(std.err, "too few arguments; usage: %s", c.usage())
-	case len(rest) > c.most && c.most == 0:
-		return c.misused(std.err, "unexpected argument %q; it takes flags only", rest[0])
-	case len(rest) > c.most:
-		return c.misused(std.err, "unexpected argument %q; usage: %s", rest[c.most], c.usage())
+		return failed(ctx, c, err, begun, stderr)
 	}
-	return c.exit(ctx, job.do(ctx, rest, std), std.err)
-}
-
-// flags returns new flags of the command, and the job that they configure.
-func (c command) flags() (*flag.FlagSet, job) {
-	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	return flags, c.setup(flags)
-}
-
-func find(name string) (command, bool) {
-	for _, c := range commands {
-		if c.name == name {
-			return c, true
-		}
-	}
-	return command{}, false
-}
-
-func unknown(stderr io.Writer, name string) int {
-	var names []string
-	for _, c := range commands {
-		names = append(names, c.name)
-	}
-	return misused(stderr, "nearcall: there is no command %q%s; 'nearcall help' lists what there is", name, didYouMean(name, names))
-}
-
-func help(args []string, std stdio) int {
-	if len(args) == 0 {
-		usage(std.out)
-		return exitOK
-	}
-	c, ok := find(args[0])
-	if !ok {
-		return unknown(std.err, args[0])
-	}
-	c.help(std.out)
 	return exitOK
 }
 
-func usage(w io.Writer) {
-	fmt.Fprint(w, "nearcall runs gRPC services over the nearest path between caller and callee.\n\n"+
-		"usage: nearcall COMMAND [flags] [arguments]\n\n")
-	for _, c := range commands {
-		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.about)
+// failed prints the error of a command and returns the exit code.
+func failed(ctx context.Context, c *cobra.Command, err error, begun bool, stderr io.Writer) int {
+	code := exitFailed
+	if coded, ok := errors.AsType[exitError](err); ok {
+		err, code = coded.error, coded.code
 	}
-	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
-	fmt.Fprint(w, "\nTARGET is unix:PATH, shm:PATH, tcp:HOST:PORT, ws://HOST:PORT/PATH or quic:HOST:PORT of a nearcall server,\n"+
-		"or HOST:PORT, dns:///HOST:PORT or another target of grpc-go for any gRPC server. A server without reflection needs -proto or -protoset.\n\n"+exitCodes)
+	text := strings.TrimPrefix(err.Error(), "nearcall: ")
+	_, misused := errors.AsType[usageError](err)
+	switch st, ok := status.FromError(err); {
+	case !begun, misused:
+		if text = strings.Join(strings.Fields(text), " "); !begun && c.HasParent() {
+			text += "; usage: " + c.UseLine() + "; 'nearcall help " + c.Name() + "' lists the flags"
+		}
+		code = exitUsage
+		if c.Name() == "health" {
+			code = exitProbeMisused
+		}
+	case ctx.Err() != nil:
+		text, code = "interrupted", exitInterrupted
+	case ok:
+		if code == exitFailed {
+			if code = exitStatus + int(st.Code()); st.Code() > codes.Unauthenticated {
+				code = exitStatus + int(codes.Unknown) // codes that gRPC does not define do not fit
+			}
+		}
+		c, text = c.Root(), fmt.Sprintf("%s: %s", st.Code(), st.Message())
+	}
+	// The lines after the first are indented, so that a server's error cannot begin a line.
+	fmt.Fprintf(stderr, "%s: %s\n", c.CommandPath(), inset(text))
+	return code
 }
 
-func (c command) usage() string {
-	s := "nearcall " + c.name
-	if flags, _ := c.flags(); hasFlags(flags) {
-		s += " [flags]"
-	}
-	if c.args != "" {
-		s += " " + c.args
-	}
-	return s
+// inset returns text with the lines after the first one indented.
+func inset(text string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
 }
 
-func hasFlags(flags *flag.FlagSet) (has bool) {
-	flags.VisitAll(func(*flag.Flag) { has = true })
-	return has
+// longFlags returns args with two dashes before long flags. Users of grpcurl write one.
+func longFlags(root *cobra.Command, args []string) []string {
+	known := map[string]bool{"help": true, "version": true}
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+	}
+	var all []string
+	for i, arg := range args {
+		if arg == "--" {
+			return append(all, args[i:]...)
+		}
+		word, _, _ := strings.Cut(arg, "=")
+		if name, ok := strings.CutPrefix(word, "-"); ok && known[name] {
+			arg = "-" + arg
+		}
+		all = append(all, arg)
+	}
+	return all
 }
 
-func (c command) help(w io.Writer) {
-	flags, _ := c.flags()
-	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n", c.name, c.about, c.usage())
-	if hasFlags(flags) {
-		fmt.Fprintln(w)
-		flags.SetOutput(w)
-		flags.PrintDefaults()
+// meantFlag suggests a flag if err, an error of pflag, is that there is no such flag.
+func meantFlag(c *cobra.Command, err error) string {
+	if !strings.HasPrefix(err.Error(), "unknown ") {
+		return ""
 	}
-	if c.more != "" {
-		fmt.Fprintf(w, "\n%s", c.more)
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "-"+f.Name) })
+	return didYouMean(err.Error()[strings.LastIndex(err.Error(), " -")+1:], names)
+}
+
+// versionText returns the version, and that of the module, which has the revision.
+func versionText(info *debug.BuildInfo, ok bool) string {
+	text := fmt.Sprintf("nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		text += fmt.Sprintf("module %s %s\n", info.Main.Path, info.Main.Version)
 	}
-	fmt.Fprint(w, "\n"+cmp.Or(c.exits, exitCodes))
+	return text
 }

@@ -3,120 +3,62 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/shirou/gopsutil/v4/cpu"
 )
 
 // A lane is one kind of call over one connection, and its measurements.
 type lane struct {
-	path, call string
-	do, end    func() error // end may be nil
-	slots      []slot
-	ratios     []float64
-}
-
-// A slot is the measurement of a lane in one round.
-type slot struct {
-	p50, p99  time.Duration
-	perSecond float64
+	path, call    string
+	do            func() error
+	times         *hdrhistogram.Histogram // of single calls, in nanoseconds
+	rates, ratios []float64               // calls per second, and how often those of the baseline, in each round
 }
 
 func newLane(c connection, k call) (*lane, error) {
-	l := &lane{path: c.path, call: k.name}
-	var err error
-	if l.do, l.end, err = k.open(c.ctx, c.client); err != nil {
-		return nil, l.wrap(err)
+	do, err := k.open(c.ctx, c.client)
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", c.path, k.name, err)
 	}
-	return l, nil
+	return &lane{path: c.path, call: k.name, do: do, times: hdrhistogram.New(1, time.Minute.Nanoseconds(), 3)}, nil
 }
 
-// close ends the lane and checks that its stream, if any, ends as it must.
-func (l *lane) close() error {
-	if l.end == nil {
-		return nil
-	}
-	return l.wrap(l.end())
-}
-
-func (l *lane) wrap(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s, %s: %w", l.path, l.call, err)
-}
-
-func (l *lane) add(s slot, ratio float64) {
-	l.slots = append(l.slots, s)
-	l.ratios = append(l.ratios, ratio)
-}
-
-// row returns the medians over all rounds.
+// row returns the percentiles of all rounds, and the medians of their rates.
 func (l *lane) row() row {
-	r := row{Path: l.path, Call: l.call, TimesGRPC: median(l.ratios)}
-	var p50, p99 []time.Duration
-	var rates []float64
-	for _, s := range l.slots {
-		p50, p99, rates = append(p50, s.p50), append(p99, s.p99), append(rates, s.perSecond)
+	return row{
+		Path: l.path, Call: l.call, PerSecond: median(l.rates), TimesGRPC: median(l.ratios),
+		P50: time.Duration(l.times.ValueAtQuantile(50)), P99: time.Duration(l.times.ValueAtQuantile(99)),
 	}
-	r.P50, r.P99, r.PerSecond = median(p50), median(p99), median(rates)
-	return r
 }
 
-// maxSamples is how many latencies a slot keeps: enough for a p99, and few enough that
-// sorting them takes hardly any time.
-const maxSamples = 1 << 15
-
-// A meter measures lanes. It reuses its memory from slot to slot.
-type meter struct{ latencies []time.Duration }
-
-// pair measures two lanes one after the other, each for the given time. With swap it
-// measures b first.
-func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap bool) (ofA, ofB slot, err error) {
-	if swap {
-		ofB, ofA, err = m.pair(ctx, b, a, length, false)
-		return ofA, ofB, err
-	}
-	if ofA, err = m.slot(ctx, a, length); err == nil {
-		ofB, err = m.slot(ctx, b, length)
-	}
-	return ofA, ofB, err
-}
-
-// slot measures one lane. In the first half of length it times each call, for the percentiles. In
-// the second half it only counts calls, for the rate.
-func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot, err error) {
+// measure measures the lane, and returns calls per second. In the first half of length it times each
+// call, for the percentiles. In the second half it only counts calls, for the rate.
+func (l *lane) measure(ctx context.Context, length time.Duration) (float64, error) {
 	runtime.GC() // so that this lane does not pay for the garbage of the previous one
-	if err := m.each(ctx, l.do, length/2); err != nil {
-		return slot{}, l.wrap(err)
+	if err := l.each(ctx, length/2); err != nil {
+		return 0, err
 	}
-	slices.Sort(m.latencies)
-	s.p50, s.p99 = percentile(m.latencies, 0.50), percentile(m.latencies, 0.99)
-	if s.perSecond, err = rate(ctx, l.do, length/2); err != nil {
-		return slot{}, l.wrap(err)
-	}
-	return s, nil
+	return rate(ctx, l.do, length/2)
 }
 
-// each measures how long single calls take, and makes at least one. Latencies include one reading
-// of the clock.
-func (m *meter) each(ctx context.Context, do func() error, length time.Duration) error {
-	if m.latencies == nil {
-		m.latencies = make([]time.Duration, 0, maxSamples)
-	}
-	m.latencies = m.latencies[:0]
+// each measures how long single calls take, and makes at least one. Times include one reading of the
+// clock. Those of more than a minute count as a minute.
+func (l *lane) each(ctx context.Context, length time.Duration) error {
 	for start := now(); ; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		before := now()
-		if err := do(); err != nil {
+		if err := l.do(); err != nil {
 			return err
 		}
 		after := now()
-		m.latencies = append(m.latencies, after-before)
-		if len(m.latencies) == maxSamples || after-start >= length {
+		_ = l.times.RecordValue(min((after - before).Nanoseconds(), l.times.HighestTrackableValue()))
+		if after-start >= length {
 			return nil
 		}
 	}
@@ -145,39 +87,26 @@ func rate(ctx context.Context, do func() error, length time.Duration) (float64, 
 	}
 }
 
-// percentile returns the smallest value such that at least the share p of the sorted values is not
-// larger than it.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	rank := int(math.Ceil(p * float64(len(sorted))))
-	return sorted[min(max(rank, 1), len(sorted))-1]
-}
-
-// median returns the median of values.
-func median[T ~int64 | ~float64](values []T) T {
+// median returns the median of values, the lower of two.
+func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	mid := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[mid]
-	}
-	return (sorted[mid-1] + sorted[mid]) / 2
+	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
 }
 
-// clockCost returns the least time that a reading of the clock takes.
-func clockCost() time.Duration {
-	const n = 1000
-	best := time.Hour
-	for range 10 {
-		start := now()
-		for range n {
-			_ = now()
-		}
-		best = min(best, (now()-start)/n)
+const (
+	probeTime = 200 * time.Millisecond
+
+	// At a load of busyShare or more the figures come with a warning, because the compared paths did
+	// not have equal use of the processors.
+	busyShare = 0.15
+)
+
+// othersShare idles for d, and returns the share of the processors that other programs took.
+func othersShare(d time.Duration) float64 {
+	if busy, err := cpu.Percent(d, false); err == nil && len(busy) > 0 {
+		return busy[0] / 100
 	}
-	return best
+	return 0
 }

@@ -1,35 +1,12 @@
 package main
 
 import (
+	"context"
 	"testing"
 	"time"
-)
 
-func TestPercentile(t *testing.T) {
-	hundred := make([]time.Duration, 100)
-	for i := range hundred {
-		hundred[i] = time.Duration(i + 1)
-	}
-	for _, c := range []struct {
-		sorted []time.Duration
-		p      float64
-		want   time.Duration
-	}{
-		{nil, 0.5, 0},
-		{[]time.Duration{7}, 0.5, 7},
-		{[]time.Duration{7}, 0.99, 7},
-		{[]time.Duration{1, 2}, 0.5, 1},
-		{[]time.Duration{1, 2, 3}, 0.5, 2},
-		{hundred, 0, 1},
-		{hundred, 0.5, 50},
-		{hundred, 0.99, 99},
-		{hundred, 1, 100},
-	} {
-		if got := percentile(c.sorted, c.p); got != c.want {
-			t.Errorf("percentile %v of %d values: %d, want %d", c.p, len(c.sorted), got, c.want)
-		}
-	}
-}
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+)
 
 func TestMedian(t *testing.T) {
 	for _, c := range []struct {
@@ -38,9 +15,9 @@ func TestMedian(t *testing.T) {
 	}{
 		{nil, 0},
 		{[]float64{4}, 4},
-		{[]float64{9, 1}, 5},
+		{[]float64{9, 1}, 1},
 		{[]float64{9, 1, 2}, 2},
-		{[]float64{9, 1, 2, 4}, 3},
+		{[]float64{9, 1, 2, 4}, 2},
 	} {
 		if got := median(c.values); got != c.want {
 			t.Errorf("median of %v: %v, want %v", c.values, got, c.want)
@@ -50,21 +27,12 @@ func TestMedian(t *testing.T) {
 
 func TestEvenNoTimeMeasuresOneCall(t *testing.T) {
 	n := 0
-	l := &lane{do: func() error { n++; return nil }}
-	var m meter
-	s, err := m.slot(t.Context(), l, 0)
-	if err != nil || n < 2 || s.perSecond <= 0 {
-		t.Errorf("%d calls, %+v, %v; want one for the percentiles and one for the rate", n, s, err)
-	}
-}
-
-func TestLatenciesDoNotGrowWithoutBound(t *testing.T) {
-	var m meter
-	if err := m.each(t.Context(), func() error { return nil }, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if len(m.latencies) != maxSamples {
-		t.Errorf("%d latencies kept, want %d", len(m.latencies), maxSamples)
+	l, _ := newLane(connection{}, call{open: func(context.Context, testpb.TestServiceClient) (func() error, error) {
+		return func() error { n++; return nil }, nil
+	}})
+	perSecond, err := l.measure(t.Context(), 0)
+	if err != nil || n < 2 || perSecond <= 0 || l.times.TotalCount() != 1 {
+		t.Errorf("%d calls, %v a second, %v; want one for the percentiles and one for the rate", n, perSecond, err)
 	}
 }
 

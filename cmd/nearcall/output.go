@@ -1,12 +1,16 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
+	"os"
 	"strings"
+	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // A sink is the standard output of a command, or its standard error. It escapes what a terminal
@@ -62,12 +66,32 @@ func escape(text, keep string) string {
 	return b.String()
 }
 
-// shellSafe are the characters besides letters and digits that no shell gives a meaning within a word.
-const shellSafe = "._-/:@+,=%"
+// isTerminal reports whether a reader or writer is a terminal.
+func isTerminal(w any) bool {
+	if out, ok := w.(io.Writer); ok {
+		w = unescaped(out)
+	}
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
 
-// isWord reports whether every shell reads text as a part of a word.
-func isWord(text string) bool {
-	return !slices.ContainsFunc([]rune(text), func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(shellSafe, r)
-	})
+// writeTable prints rows with a rule under the first.
+func writeTable(w io.Writer, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for i, row := range rows {
+		for j := range row {
+			row[j] = clean(strings.ReplaceAll(row[j], "\n", " "))
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+		if i == 0 {
+			fmt.Fprintln(t, strings.Repeat("---\t", len(row)-1)+"---")
+		}
+	}
+	_ = t.Flush()
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

@@ -31,12 +31,13 @@ type connection struct {
 	close  func() error
 }
 
-// paths are the paths within a process, without the baseline.
+// paths are the paths within a process, without the baseline. Inlining handlers makes a difference
+// only with contexts that can be cancelled.
 var paths = []path{
-	{"in process", inProcess},
-	{"in process, cancellable context", cancellable},
-	{"in process by name", byName},
-	{"in process, inline handlers", inlineHandlers},
+	{"in process", inProcess(false)},
+	{"in process, cancellable context", inProcess(true)},
+	{"in process by name", overSocket(byNearcall, "inproc:tour")},
+	{"in process, inline handlers", inProcess(true, nearcall.HandlerPlacement(nearcall.Inline))},
 	grpcTCP,
 }
 
@@ -44,7 +45,7 @@ var paths = []path{
 // server in one process.
 var (
 	grpcBufconn = path{"grpc-go over bufconn", overBufconn}
-	grpcTCP     = path{"grpc-go over TCP loopback", overTCP}
+	grpcTCP     = path{"grpc-go over TCP loopback", overSocket(byGRPC, "tcp:127.0.0.1:0")}
 )
 
 // The paths to a second process.
@@ -63,15 +64,6 @@ type stretch struct {
 	baseline path
 	share    float64      // of the tour's time
 	missing  func() error // returns why the system lacks these paths, or nil
-}
-
-// names names the paths, the baseline last.
-func (s stretch) names() string {
-	var names []string
-	for _, p := range s.paths {
-		names = append(names, p.name)
-	}
-	return strings.Join(append(names, s.baseline.name), "; ")
 }
 
 // inOneProcess and betweenProcesses are the stretches of a tour. A tour leaves out what the
@@ -100,116 +92,88 @@ func unixSockets() error {
 	if err != nil {
 		return err
 	}
-	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "s"))
+	lis, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err == nil {
 		err = lis.Close()
 	}
 	return errors.Join(err, os.Remove(dir))
 }
 
-func inProcess(s testpb.TestServiceServer) (connection, error) {
-	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv, s)
-	return toServer(srv), nil
+type clientConn interface {
+	grpc.ClientConnInterface
+	Close() error
 }
 
-func cancellable(s testpb.TestServiceServer) (connection, error) {
-	c, err := inProcess(s)
-	return c.cancellable(), err
-}
-
-// inlineHandlers uses a context that can be cancelled, because inlining makes no difference with
-// other contexts.
-func inlineHandlers(s testpb.TestServiceServer) (connection, error) {
-	srv := nearcall.NewServer(nearcall.HandlerPlacement(nearcall.Inline))
-	testpb.RegisterTestServiceServer(srv, s)
-	return toServer(srv).cancellable(), nil
-}
-
-func toServer(srv *nearcall.Server) connection {
-	conn := srv.Client()
+// connectionOver returns the connection to a server that stop stops.
+func connectionOver(conn clientConn, stop func() error) connection {
 	return connection{
-		ctx:    context.Background(),
-		client: testpb.NewTestServiceClient(conn),
-		close: func() error {
-			err := conn.Close()
+		ctx: context.Background(), client: testpb.NewTestServiceClient(conn),
+		close: func() error { return errors.Join(conn.Close(), stop()) },
+	}
+}
+
+func inProcess(cancellable bool, opts ...nearcall.ServerOption) func(testpb.TestServiceServer) (connection, error) {
+	return func(s testpb.TestServiceServer) (connection, error) {
+		srv := nearcall.NewServer(opts...)
+		testpb.RegisterTestServiceServer(srv, s)
+		ctx, cancel := context.WithCancel(context.Background())
+		c := connectionOver(srv.Client(), func() error {
+			cancel()
 			srv.Stop()
-			return err
-		},
+			return nil
+		})
+		if cancellable {
+			c.ctx = ctx
+		}
+		return c, nil
 	}
-}
-
-func (c connection) cancellable() connection {
-	ctx, cancel := context.WithCancel(c.ctx)
-	closeConn := c.close
-	c.ctx = ctx
-	c.close = func() error {
-		cancel()
-		return closeConn()
-	}
-	return c
-}
-
-func byName(s testpb.TestServiceServer) (connection, error) {
-	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv, s)
-	lis, err := nearcall.Listen("inproc:tour")
-	if err != nil {
-		return connection{}, err
-	}
-	conn, err := nearcall.NewClient(lis.Target())
-	if err != nil {
-		return connection{}, errors.Join(err, lis.Close())
-	}
-	return served(srv, lis, conn), nil
 }
 
 func overBufconn(s testpb.TestServiceServer) (connection, error) {
 	lis := bufconn.Listen(1 << 20)
-	return overGRPC(s, lis, "passthrough:bufconn", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-		return lis.DialContext(ctx)
-	}))
+	stop := hostOn(grpc.NewServer(), lis, s)
+	conn, err := grpc.NewClient("passthrough:bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	if err != nil {
+		return connection{}, errors.Join(err, stop())
+	}
+	return connectionOver(conn, stop), nil
 }
 
-func overTCP(s testpb.TestServiceServer) (connection, error) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+// overSocket returns the open function of a path to a server of this process that listens.
+func overSocket(who, target string) func(testpb.TestServiceServer) (connection, error) {
+	return func(s testpb.TestServiceServer) (connection, error) {
+		target, stop, err := host(who, target, s)
+		return dialHost(who, target, stop, err)
+	}
+}
+
+// overProcess returns the open function of a path to a second process, which serves its own
+// copy of the service.
+func overProcess(who, network string) func(testpb.TestServiceServer) (connection, error) {
+	return func(testpb.TestServiceServer) (connection, error) {
+		target, stop, err := startProcess(who, network)
+		return dialHost(who, target, stop, err)
+	}
+}
+
+// dialHost returns a connection to a host, unless that has failed with err. It does not upgrade a
+// unix socket to shared memory, which is a separate path.
+func dialHost(who, target string, stop func() error, err error) (connection, error) {
 	if err != nil {
 		return connection{}, err
 	}
-	return overGRPC(s, lis, "passthrough:"+lis.Addr().String(), grpc.WithNoProxy())
-}
-
-func overGRPC(s testpb.TestServiceServer, lis net.Listener, target string, opt grpc.DialOption) (connection, error) {
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, s)
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), opt)
+	var conn clientConn
+	if who == byNearcall {
+		conn, err = nearcall.NewClient(target, nearcall.WithDisableSharedMemory())
+	} else {
+		if address, ok := strings.CutPrefix(target, "tcp:"); ok {
+			target = "passthrough:" + address
+		}
+		conn, err = grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	}
 	if err != nil {
-		return connection{}, errors.Join(err, lis.Close())
+		return connection{}, errors.Join(err, stop())
 	}
-	return served(srv, lis, conn), nil
-}
-
-// served returns a connection to a server behind a listener. The server is nearcall's or
-// grpc-go's, which have the same methods.
-func served(srv interface {
-	Serve(net.Listener) error
-	Stop()
-}, lis net.Listener, conn interface {
-	grpc.ClientConnInterface
-	Close() error
-}) connection {
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(lis) }()
-	return connection{
-		ctx:    context.Background(),
-		client: testpb.NewTestServiceClient(conn),
-		close: func() error {
-			err := conn.Close()
-			srv.Stop()
-			if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // Stop may come before Serve
-				err = errors.Join(err, served)
-			}
-			return err
-		},
-	}
+	return connectionOver(conn, stop), nil
 }

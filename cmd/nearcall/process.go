@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -49,86 +48,54 @@ func beTheProcess() bool {
 }
 
 // serveTarget serves until the reader in ends. It writes the target that clients dial to the
-// writer out.
+// writer out. If it does not stop, it writes what its goroutines wait for.
 func serveTarget(who, target string, in io.Reader, out io.Writer) error {
-	var srv interface {
-		grpc.ServiceRegistrar
-		Serve(net.Listener) error
-		Stop()
+	target, stop, err := host(who, target, service{})
+	if err != nil {
+		return err
 	}
-	var lis net.Listener
-	if who == byNearcall {
-		near, err := nearcall.Listen(target)
-		if err != nil {
-			return err
-		}
-		srv, lis, target = nearcall.NewServer(), near, near.Target()
-	} else {
-		network, address, _ := strings.Cut(target, ":")
-		far, err := net.Listen(network, address)
-		if err != nil {
-			return err
-		}
-		srv, lis, target = grpc.NewServer(), far, network+":"+far.Addr().String()
-	}
-	testpb.RegisterTestServiceServer(srv, service{})
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(lis) }()
-	_, err := fmt.Fprintln(out, target)
-	if err == nil {
+	if _, err = fmt.Fprintln(out, target); err == nil {
 		_, err = io.Copy(io.Discard, in)
 	}
-	stuck := time.AfterFunc(patience/2, func() { reportStuck(os.Stderr) })
-	srv.Stop()
-	stuck.Stop()
-	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // Stop may come before Serve
-		err = errors.Join(err, served)
-	}
-	return err
+	defer time.AfterFunc(patience/2, func() { _ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) }).Stop()
+	return errors.Join(err, stop())
 }
 
-// reportStuck writes what the goroutines wait for in a server that does not stop. The tour kills
-// such a process after the time patience; without the report, the cause would stay unknown.
-func reportStuck(out io.Writer) {
-	fmt.Fprintf(out, "nearcall tour: the second process did not stop within %v:\n", patience/2)
-	_ = pprof.Lookup("goroutine").WriteTo(out, 2)
+type hosting interface {
+	grpc.ServiceRegistrar
+	Serve(net.Listener) error
+	Stop()
 }
 
-// overProcess returns the open function of a path to a second process, which serves its own
-// copy of the service.
-func overProcess(who, network string) func(testpb.TestServiceServer) (connection, error) {
-	return func(testpb.TestServiceServer) (connection, error) {
-		target, stop, err := startProcess(who, network)
-		if err != nil {
-			return connection{}, err
-		}
-		conn, err := dialTarget(who, target)
-		if err != nil {
-			return connection{}, errors.Join(err, stop())
-		}
-		return connection{
-			ctx:    context.Background(),
-			client: testpb.NewTestServiceClient(conn),
-			close:  func() error { return errors.Join(conn.Close(), stop()) },
-		}, nil
-	}
-}
-
-type clientConn interface {
-	grpc.ClientConnInterface
-	Close() error
-}
-
-// dialTarget returns a connection to a second process. It does not upgrade a unix socket to
-// shared memory, which is a separate path.
-func dialTarget(who, target string) (clientConn, error) {
+// host serves s by a stack, and returns the target that clients dial.
+func host(who, target string, s testpb.TestServiceServer) (reached string, stop func() error, err error) {
 	if who == byNearcall {
-		return nearcall.NewClient(target, nearcall.WithDisableSharedMemory())
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			return "", nil, err
+		}
+		return lis.Target(), hostOn(nearcall.NewServer(), lis, s), nil
 	}
-	if address, ok := strings.CutPrefix(target, "tcp:"); ok {
-		target = "passthrough:" + address
+	network, address, _ := strings.Cut(target, ":")
+	lis, err := net.Listen(network, address)
+	if err != nil {
+		return "", nil, err
 	}
-	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	return network + ":" + lis.Addr().String(), hostOn(grpc.NewServer(), lis, s), nil
+}
+
+// hostOn serves s behind a listener until stop is called.
+func hostOn(srv hosting, lis net.Listener, s testpb.TestServiceServer) (stop func() error) {
+	testpb.RegisterTestServiceServer(srv, s)
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(lis) }()
+	return func() error {
+		srv.Stop()
+		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) { // Stop may come before Serve
+			return err
+		}
+		return nil
+	}
 }
 
 // patience is how long a process may take to end before it is killed.
@@ -141,48 +108,44 @@ func startProcess(who, network string) (target string, stop func() error, err er
 	if err != nil {
 		return "", nil, err
 	}
-	dir := ""
-	switch network {
-	case "tcp":
-		target = "tcp:127.0.0.1:0"
-	case "ws":
-		target = "ws://127.0.0.1:0/calls"
-	default:
-		if dir, err = os.MkdirTemp("", "nearcall"); err != nil {
-			return "", nil, err
-		}
-		target = network + ":" + filepath.Join(dir, "s")
-	}
-	remove := func() error { return os.RemoveAll(dir) } // does nothing if dir is ""
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	dir, err := os.MkdirTemp("", "nearcall")
 	if err != nil {
-		return "", nil, errors.Join(err, remove())
+		return "", nil, err
 	}
-	out, err := cmd.StdoutPipe()
+	target = network + ":" + filepath.Join(dir, "s")
+	if address := map[string]string{"tcp": "tcp:127.0.0.1:0", "ws": "ws://127.0.0.1:0/calls"}[network]; address != "" {
+		target = address
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)
+	cmd.Stderr, cmd.WaitDelay = os.Stderr, patience
+	in, err := cmd.StdinPipe()
+	cmd.Cancel = func() error {
+		_ = in.Close()
+		return os.ErrProcessDone // or Wait would return the context's error
+	}
+	var out io.Reader
+	if err == nil {
+		out, err = cmd.StdoutPipe()
+	}
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return "", nil, errors.Join(err, in.Close(), remove())
+		cancel()
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	said := bufio.NewReader(out)
 	stop = func() error {
-		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-		_ = in.Close()
+		begun := time.Now()
+		cancel()
 		_, _ = io.Copy(io.Discard, said) // until it has stopped serving
-		served := kill.Stop()
-		kill.Reset(patience / 5)
-		err := cmd.Wait()
-		switch ended := kill.Stop(); {
-		case !served:
-			err = fmt.Errorf("the second process, %s over %s, did not end within %v and was killed: %w", who, network, patience, err)
-		case !ended: // under Wine, a process can hang at its exit on a busy machine
+		served := time.Since(begun) < patience
+		if err = cmd.Wait(); served && time.Since(begun) >= patience { // under Wine, a process can hang at its exit on a busy machine
 			err = nil
 		}
-		return errors.Join(err, remove())
+		return errors.Join(err, os.RemoveAll(dir))
 	}
 	line, err := said.ReadString('\n')
 	if err != nil {

@@ -1,13 +1,17 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
+	"cmp"
+	"fmt"
 	"io"
-	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/shirou/gopsutil/v4/cpu"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
 
 	"github.com/nearcall/nearcall"
 )
@@ -19,18 +23,11 @@ type report struct {
 	Date    time.Time `json:"date"`
 	Machine machine   `json:"machine"`
 	Rounds  int       `json:"rounds"`
-	Clock   int64     `json:"clock_ns"` // cost of reading the clock, which latencies include
 
-	// OtherLoad is the share of the processors that other programs used, from 0 to 1.
-	OtherLoad float64 `json:"other_load"`
-
-	Rows []row `json:"rows"`
-
-	// Processes are the rows of calls to a second process.
-	Processes []row `json:"processes"`
-
-	// LeftOut are the paths that the system does not support, and why.
-	LeftOut []string `json:"left_out,omitempty"`
+	OtherLoad float64  `json:"other_load"` // the share of the processors that other programs used, from 0 to 1
+	Rows      []row    `json:"rows"`
+	Processes []row    `json:"processes"`          // rows of calls to a second process
+	LeftOut   []string `json:"left_out,omitempty"` // paths that the system does not support, and why
 }
 
 type machine struct {
@@ -51,39 +48,99 @@ type row struct {
 	TimesGRPC float64       `json:"times_grpc"`
 }
 
-func newReport(rows, processes []row, leftOut []string, otherLoad float64) report {
-	return report{
-		Version: nearcall.Version,
-		Go:      runtime.Version(),
-		Date:    time.Now().UTC().Truncate(time.Second),
-		Machine: machine{runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU(), runtime.GOMAXPROCS(0)},
-		Rounds:  rounds,
-		Clock:   clockCost().Nanoseconds(),
-		Rows:    rows,
+// newReport returns a report without results.
+func newReport() report {
+	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	if all, err := cpu.Info(); err == nil && len(all) > 0 {
+		m.CPU = all[0].ModelName
+	}
+	return report{Version: nearcall.Version, Go: runtime.Version(), Date: time.Now().UTC().Truncate(time.Second), Rounds: rounds, Machine: m}
+}
 
-		OtherLoad: otherLoad,
-		Processes: processes,
-		LeftOut:   leftOut,
+// writeHeading prints what was measured, where and when, and whether other programs were busy.
+func (r report) writeHeading(w io.Writer) {
+	m := r.Machine
+	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
+		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
+	if r.OtherLoad >= busyShare {
+		fmt.Fprintf(w, "Other programs took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
+			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
 	}
 }
 
-func (r report) writeJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
+func (r report) writeLeftOut(w io.Writer) {
+	for _, what := range r.LeftOut {
+		fmt.Fprintf(w, "Left out: %s\n\n", what)
+	}
 }
 
-// cpuModel returns the name of the CPU, or "" if the system does not tell.
-func cpuModel() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
+// writeAll prints every row.
+func (r report) writeAll(w io.Writer) {
+	r.writeHeading(w)
+	writeRows(w, r.Rows)
+	fmt.Fprint(w, "\nTo a second process:\n\n")
+	writeRows(w, r.Processes)
+	fmt.Fprintln(w)
+	r.writeLeftOut(w)
+	fmt.Fprintf(w, `times gRPC is how many calls a path makes while grpc-go makes one of the same kind to the same service: calls/s
+of the two, measured one right after the other, the median of %d such pairs. Within a process that is grpc-go over
+bufconn. To a second process it is grpc-go over the same kind of socket; for shared memory, over a unix socket.
+A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
+Inline handlers run on the caller's goroutine even if the context can be cancelled, which speeds up unary calls.
+p50 and p99 include the reading of the clock; calls/s is measured without it.
+`, r.Rounds)
+}
+
+func writeRows(w io.Writer, rows []row) {
+	english := message.NewPrinter(language.English) // groups digits
+	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
+	for _, row := range rows {
+		cells = append(cells, []string{row.Path, row.Call, brief(row.P50), brief(row.P99), english.Sprintf("%.0f", row.PerSecond), frequency(row.TimesGRPC)})
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
+	writeTable(w, cells)
+}
+
+// A summaryPath is a path and its label in the summary.
+type summaryPath struct{ label, path string }
+
+// The summary shows a small call and a stream over the paths that a program can choose from,
+// in groups by where the service runs. grpc-go's paths come first.
+var summaryGroups = []struct {
+	to    string
+	paths []summaryPath
+}{
+	{"within a process", []summaryPath{{"grpc-go, bufconn", grpcBufconn.name}, {"grpc-go, TCP", grpcTCP.name}, {"nearcall", paths[0].name}}},
+	{"to a second process, over a unix socket", []summaryPath{{"grpc-go", secondUnixGRPC}, {"nearcall", secondUnix}, {"nearcall, shared memory", secondShm}}},
+	{"to a second process, over TCP", []summaryPath{{"grpc-go", secondTCPGRPC}, {"nearcall", secondTCP}, {"nearcall, WebSocket", secondWS}}},
+}
+
+// writeSummary draws the median times of a small call and of a stream, group by group.
+func (r report) writeSummary(w io.Writer) {
+	r.writeHeading(w)
+	rows := make(map[[2]string]row)
+	for _, row := range slices.Concat(r.Rows, r.Processes) {
+		rows[[2]string{row.Path, row.Call}] = row
+	}
+	for _, call := range calls[:2] {
+		fmt.Fprintf(w, "%s: median time, and calls a second against grpc-go's\n\n", call.name)
+		for _, g := range summaryGroups {
+			longest := time.Duration(0)
+			for _, p := range g.paths {
+				longest = max(longest, rows[[2]string{p.path, call.name}].P50)
+			}
+			if longest == 0 { // the system lacks them
+				continue
+			}
+			fmt.Fprintf(w, "  %s\n", g.to)
+			for _, p := range g.paths {
+				if row, ok := rows[[2]string{p.path, call.name}]; ok {
+					bar := strings.Repeat("█", max(int(32*row.P50/longest), 1))
+					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar)
+				}
+			}
+			fmt.Fprintln(w)
 		}
 	}
-	return ""
+	r.writeLeftOut(w)
+	fmt.Fprintln(w, "-all prints every kind of call on every path, with percentiles.")
 }

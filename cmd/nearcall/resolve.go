@@ -4,16 +4,15 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -28,43 +27,33 @@ import (
 	target "github.com/nearcall/nearcall/internal/targets"
 )
 
-var resolveCommand = command{
-	name: "resolve", args: "TARGET", about: "print the endpoints of a target, and the path that calls take to each",
-	least: 1, most: 1, setup: resolveJob,
-	more: "It asks the target's resolver, prints what that returns, and connects to each address as nearcall.NewClient\n" +
-		"does. The columns say which protocol the server speaks, whether over TLS, by which path calls travel, and why\n" +
-		"not by a nearer one. A client in the server's own process calls it in process, which this command cannot see.\n" +
-		"It has grpc-go's resolvers. Others, such as those of etcd and xDS, exist only in programs that import them.\n",
-	exits: "exit codes: 0 an endpoint was reached, 1 none was, 2 wrong command line, 130 interrupted\n",
-}
-
-// resolveJob adds the flags of nearcall resolve to flags.
-func resolveJob(flags *flag.FlagSet) job {
-	f := &connFlags{maxTime: seconds(5 * time.Second)}
-	f.addTLS(flags)
-	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority, and expect a certificate for it")
-	flags.Var(&f.maxTime, "max-time", "give the resolver, and then each endpoint, this `time`: seconds, or a time such as 500ms")
-	asJSON := flags.Bool("json", false, "print the result as JSON")
-	return job{
-		do: func(ctx context.Context, args []string, std stdio) error {
-			r, err := f.resolve(ctx, args[0])
+func resolveCommand() *cobra.Command {
+	f, asJSON := &connFlags{maxTime: seconds(5 * time.Second)}, false
+	c := &cobra.Command{
+		Use: "resolve TARGET", Short: "print the endpoints of a target, and the path that calls take to each",
+		Long: "It asks the target's resolver, prints what that returns, and connects to each address as nearcall.NewClient\n" +
+			"does. The columns say which protocol the server speaks, whether over TLS, by which path calls travel, and why\n" +
+			"not by a nearer one. A client in the server's own process calls it in process, which this command cannot see.\n" +
+			"It has grpc-go's resolvers. Others, such as those of etcd and xDS, exist only in programs that import them.",
+		Annotations: map[string]string{exits: "Exit codes: 0 an endpoint was reached, 1 none was, 2 wrong command line, 130 interrupted"},
+		Args:        cobra.ExactArgs(1), ValidArgsFunction: f.complete(nil),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := f.resolve(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				err = r.writeJSON(std.out)
+			if asJSON {
+				err = writeJSON(c.OutOrStdout(), r)
 			} else {
-				err = r.write(std.out)
+				r.write(c.OutOrStdout())
 			}
 			return cmp.Or(err, r.failure())
 		},
-		complete: func(_ context.Context, args []string, begun string) []string {
-			if len(args) > 0 {
-				return nil
-			}
-			return targets(begun)
-		},
 	}
+	f.addTLS(c)
+	c.Flags().Var(&f.maxTime, "max-time", "give the resolver, and then each endpoint, this `time`: seconds, or a time such as 500ms")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	return c
 }
 
 // A resolution is what a target resolves to.
@@ -91,9 +80,6 @@ type endpoint struct {
 
 // resolve asks the resolver of text, and connects to each address.
 func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, error) {
-	if err := reachable(text); err != nil {
-		return nil, err
-	}
 	t, err := target.Parse(text)
 	switch {
 	case err != nil:
@@ -101,16 +87,9 @@ func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, erro
 	case t.Insists:
 		return nil, usageError(fmt.Sprintf("calls to %s always go to grpc-go, over HTTP/2; without grpc: the target can be nearer", text))
 	}
-	creds, err := f.credentials(text)
+	opts, creds, err := f.options(text)
 	if err != nil {
 		return nil, err
-	}
-	var opts []nearcall.DialOption
-	if creds != nil {
-		opts = append(opts, nearcall.WithTransportCredentials(creds))
-	}
-	if f.authority != "" {
-		opts = append(opts, nearcall.WithAuthority(f.authority))
 	}
 	p := &prober{opts: opts, creds: creds, name: cmp.Or(f.authority, f.serverName), maxTime: time.Duration(f.maxTime)}
 	r := &resolution{Target: text}
@@ -123,16 +102,15 @@ func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, erro
 		return nil, err
 	}
 	r.Proxy = options.NewDial(opts).Proxied()
-	slots := make(chan struct{}, 16)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(16)
 	for i := range r.Endpoints {
-		slots <- struct{}{}
-		all.Go(func() {
+		all.Go(func() error {
 			p.probe(ctx, &r.Endpoints[i], p.dialAddress)
-			<-slots
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait()
 	return r, ctx.Err()
 }
 
@@ -166,24 +144,24 @@ func (r *resolution) ask(ctx context.Context, creds credentials.TransportCredent
 		name = o.OverrideAuthority(t)
 	}
 	p.name = cmp.Or(p.name, name)
-	said := &firstState{said: make(chan struct{})}
+	said := make(firstAnswer, 1)
 	res, err := b.Build(t, said, resolver.BuildOptions{DialCreds: creds})
 	if err != nil {
 		return fmt.Errorf("the resolver of %s: %w", r.Target, err)
 	}
 	defer res.Close()
-	ctx, cancel := context.WithTimeout(ctx, p.maxTime)
-	defer cancel()
 	select {
-	case <-said.said:
-	case <-ctx.Done():
+	case a := <-said:
+		if a.err != nil {
+			return fmt.Errorf("the resolver of %s: %w", r.Target, a.err)
+		}
+		r.take(a.state)
+		return ctx.Err()
+	case <-time.After(p.maxTime):
 		return fmt.Errorf("the resolver of %s has said nothing in %v", r.Target, p.maxTime)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if said.err != nil {
-		return fmt.Errorf("the resolver of %s: %w", r.Target, said.err)
-	}
-	r.take(said.state)
-	return nil
 }
 
 // take keeps what a resolver has returned.
@@ -196,46 +174,47 @@ func (r *resolution) take(s resolver.State) {
 			r.ConfigError = c.Err.Error()
 		}
 	}
-	all := s.Endpoints
-	if all == nil {
+	if s.Endpoints == nil {
 		for _, a := range s.Addresses {
-			all = append(all, resolver.Endpoint{Addresses: []resolver.Address{a}})
+			s.Endpoints = append(s.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{a}})
 		}
 	}
 	r.Endpoints = []endpoint{}
-	for i, e := range all {
+	for i, e := range s.Endpoints {
 		for _, a := range e.Addresses {
 			r.Endpoints = append(r.Endpoints, endpoint{Number: i, Address: a.Addr, ServerName: a.ServerName})
 		}
 	}
 }
 
-// A firstState is a [resolver.ClientConn] that keeps the first thing that a resolver says.
-type firstState struct {
-	once  sync.Once
-	said  chan struct{} // closed once state or err is set
+type answered struct {
 	state resolver.State
 	err   error
 }
 
-// UpdateState implements [resolver.ClientConn].
-func (f *firstState) UpdateState(s resolver.State) error {
-	f.once.Do(func() { f.state = s; close(f.said) })
+// A firstAnswer is a [resolver.ClientConn] that keeps the first thing that a resolver says.
+type firstAnswer chan answered
+
+func (f firstAnswer) UpdateState(s resolver.State) error {
+	f.say(answered{state: s})
 	return nil
 }
 
-// ReportError implements [resolver.ClientConn].
-func (f *firstState) ReportError(err error) {
-	f.once.Do(func() { f.err = err; close(f.said) })
+func (f firstAnswer) ReportError(err error) { f.say(answered{err: err}) }
+
+func (f firstAnswer) NewAddress(all []resolver.Address) {
+	f.say(answered{state: resolver.State{Addresses: all}})
 }
 
-// NewAddress implements [resolver.ClientConn].
-func (f *firstState) NewAddress(addrs []resolver.Address) {
-	_ = f.UpdateState(resolver.State{Addresses: addrs})
+func (f firstAnswer) say(a answered) {
+	select {
+	case f <- a:
+	default:
+	}
 }
 
 // ParseServiceConfig implements [resolver.ClientConn]. It lets grpc-go find what is wrong with text.
-func (f *firstState) ParseServiceConfig(text string) *serviceconfig.ParseResult {
+func (firstAnswer) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err == nil {
 		_ = conn.Close()
@@ -264,24 +243,38 @@ func (p *prober) probe(ctx context.Context, e *endpoint, dial func(context.Conte
 	if err := dial(ctx, e); err != nil {
 		hinted := (&remote{target: e.Address, secure: isTLS(p.creds)}).hint(status.Error(codes.Unavailable, err.Error()))
 		e.Error = status.Convert(hinted).Message()
+		return
+	}
+	path, ok := strings.CutPrefix(e.Address, "unix:")
+	if !ok || e.Path != "unix" {
+		return
+	}
+	if s, err := p.dial(ctx, "shm:"+path); err != nil { // a target that demands shared memory says why there is none
+		e.NotNearer = err.Error()
+	} else {
+		_ = s.Close(errLooked)
 	}
 }
 
 // dialTarget connects to one of nearcall's own targets.
 func (p *prober) dialTarget(ctx context.Context, e *endpoint) error {
-	d, err := target.Dialer(e.Address, options.NewDial(p.opts))
+	s, err := p.dial(ctx, e.Address)
 	if err != nil {
 		return err
 	}
-	s, err := d.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	p.describe(ctx, e, s)
+	e.describe(s)
 	if schemeOf(e.Address) == "tcp" {
 		e.NotNearer = "tcp: targets stay on TCP; without tcp: the target can be nearer"
 	}
 	return nil
+}
+
+func (p *prober) dial(ctx context.Context, text string) (link.Session, error) {
+	d, err := target.Dialer(text, options.NewDial(p.opts))
+	if err != nil {
+		return nil, err
+	}
+	return d.Dial(ctx)
 }
 
 // dialAddress connects to an address as clients do to what a resolver returns.
@@ -297,7 +290,7 @@ func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
 	case err != nil:
 		return err
 	case s != nil:
-		p.describe(ctx, e, s)
+		e.describe(s)
 		return nil
 	}
 	e.Speaks, e.TLS, e.Path = "gRPC", tlsOf(auth), raw.RemoteAddr().Network()
@@ -307,43 +300,23 @@ func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
 
 var errLooked = errors.New("the client wanted to know no more")
 
-// describe describes a session in e, and closes it.
-func (p *prober) describe(ctx context.Context, e *endpoint, s link.Session) {
+// describe describes a session, and closes it.
+func (e *endpoint) describe(s link.Session) {
 	peer := s.Peer()
-	e.Speaks, e.TLS, e.NotNearer = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer
-	e.Path = peer.Path
+	e.Speaks, e.TLS, e.NotNearer, e.Path = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer, peer.Path
 	if e.Path == "" && peer.Addr != nil {
 		e.Path = peer.Addr.Network()
 	}
 	_ = s.Close(errLooked)
-	if path, ok := strings.CutPrefix(e.Address, "unix:"); ok && e.Path == "unix" {
-		e.NotNearer = p.whyNoMemory(ctx, "shm:"+path)
-	}
-}
-
-// whyNoMemory returns the error of a target that demands shared memory.
-func (p *prober) whyNoMemory(ctx context.Context, text string) string {
-	d, err := target.Dialer(text, options.NewDial(p.opts))
-	if err == nil {
-		var s link.Session
-		if s, err = d.Dial(ctx); err == nil {
-			_ = s.Close(errLooked)
-			return ""
-		}
-	}
-	return err.Error()
 }
 
 // tlsOf returns the version of TLS in auth, "" without TLS.
 func tlsOf(auth credentials.AuthInfo) string {
-	switch info := auth.(type) {
-	case nil:
-	case credentials.TLSInfo:
+	if info, ok := auth.(credentials.TLSInfo); ok {
 		return tls.VersionName(info.State.Version)
-	default:
-		if info.AuthType() == "tls" {
-			return "TLS"
-		}
+	}
+	if auth != nil && auth.AuthType() == "tls" {
+		return "TLS"
 	}
 	return ""
 }
@@ -361,38 +334,22 @@ func (r *resolution) failure() error {
 	return errors.New("no endpoint can be reached")
 }
 
-func (r *resolution) writeJSON(w io.Writer) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s\n", text)
-	return err
-}
-
 // write prints a table.
-func (r *resolution) write(w io.Writer) error {
-	cells := [][]string{{"address", "server name", "speaks", "TLS", "path", "why not nearer, or what failed"}}
-	for _, e := range r.Endpoints {
-		line := []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)}
-		for i := range line {
-			line[i] = clean(strings.ReplaceAll(line[i], "\n", " "))
-		}
-		cells = append(cells, line)
-	}
-	var b strings.Builder
+func (r *resolution) write(w io.Writer) {
 	if len(r.Endpoints) > 0 {
-		b.WriteString(formatTable(cells, len(cells[0])))
+		cells := [][]string{{"address", "server name", "speaks", "TLS", "path", "why not nearer, or what failed"}}
+		for _, e := range r.Endpoints {
+			cells = append(cells, []string{e.Address, e.ServerName, cmp.Or(e.Speaks, "-"), cmp.Or(e.TLS, "-"), cmp.Or(e.Path, "-"), cmp.Or(e.Error, e.NotNearer)})
+		}
+		writeTable(w, cells)
 	}
 	if r.Config != "" {
-		fmt.Fprintf(&b, "\nservice config: %s\n", inset(r.Config))
+		fmt.Fprintf(w, "\nservice config: %s\n", inset(r.Config))
 	}
 	if r.ConfigError != "" {
-		fmt.Fprintf(&b, "\nthe service config has an error: %s\n", inset(r.ConfigError))
+		fmt.Fprintf(w, "\nthe service config has an error: %s\n", inset(r.ConfigError))
 	}
 	if r.Proxy {
-		b.WriteString("\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")
+		fmt.Fprint(w, "\nHTTPS_PROXY is set: clients connect through that proxy, unless NO_PROXY excepts the address, and have no nearer path.\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

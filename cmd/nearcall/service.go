@@ -41,38 +41,36 @@ func (service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc
 
 func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
 	var sum int32
-	for {
-		in, err := s.Recv()
-		if err == io.EOF {
-			return s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
-		}
-		if err != nil {
-			return err
-		}
+	in, err := s.Recv()
+	for ; err == nil; in, err = s.Recv() {
 		sum += int32(len(in.GetPayload().GetBody()))
 	}
+	if err == io.EOF {
+		err = s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
+	}
+	return err
 }
 
 func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	for {
 		in, err := s.Recv()
+		if err == nil {
+			err = s.Send(&testpb.StreamingOutputCallResponse{Payload: answer(in.Payload)})
+		}
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: answer(in.Payload)}); err != nil {
-			return err
-		}
 	}
 }
 
-// A call is a kind of call that the tour measures. open returns two functions. do makes one call,
-// and fails if the answer is wrong. end releases what open has allocated, and may be nil.
+// A call is a kind of call that the tour measures. open returns a function that makes one call, and
+// fails if the answer is wrong.
 type call struct {
 	name string
-	open func(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error)
+	open func(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error)
 }
 
 var calls = []call{
@@ -84,47 +82,40 @@ var calls = []call{
 
 func payload() *testpb.Payload { return &testpb.Payload{Body: bytes.Repeat([]byte{'n'}, size)} }
 
-func check(what string, got, want int) error {
-	if got != want {
+// check returns err, or an error if got is not want.
+func check(err error, what string, got, want int) error {
+	if err == nil && got != want {
 		return fmt.Errorf("wrong answer: %d %s, want %d", got, what, want)
 	}
-	return nil
+	return err
 }
 
-func unary(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+func unary(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error) {
 	in := &testpb.SimpleRequest{Payload: payload()}
 	return func() error {
 		out, err := client.UnaryCall(ctx, in)
-		if err != nil {
-			return err
-		}
-		return check("bytes in the reply", len(out.GetPayload().GetBody()), size)
-	}, nil, nil
+		return check(err, "bytes in the reply", len(out.GetPayload().GetBody()), size)
+	}, nil
 }
 
-func serverStream(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+func serverStream(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error) {
 	in := &testpb.StreamingOutputCallRequest{Payload: payload()}
 	return func() error {
 		s, err := client.StreamingOutputCall(ctx, in)
-		if err != nil {
-			return err
+		n := -1
+		for ; err == nil; n++ {
+			var out *testpb.StreamingOutputCallResponse
+			out, err = s.Recv()
+			err = check(err, "bytes in a message", len(out.GetPayload().GetBody()), size)
 		}
-		for n := 0; ; n++ {
-			out, err := s.Recv()
-			if err == io.EOF {
-				return check("messages", n, messages)
-			}
-			if err != nil {
-				return err
-			}
-			if err := check("bytes in a message", len(out.GetPayload().GetBody()), size); err != nil {
-				return err
-			}
+		if err == io.EOF {
+			err = nil
 		}
-	}, nil, nil
+		return check(err, "messages", n, messages)
+	}, nil
 }
 
-func clientStream(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+func clientStream(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error) {
 	in := &testpb.StreamingInputCallRequest{Payload: payload()}
 	return func() error {
 		s, err := client.StreamingInputCall(ctx)
@@ -137,38 +128,19 @@ func clientStream(ctx context.Context, client testpb.TestServiceClient) (do, end
 			}
 		}
 		out, err := s.CloseAndRecv()
-		if err != nil {
-			return err
-		}
-		return check("bytes arrived", int(out.GetAggregatedPayloadSize()), messages*size)
-	}, nil, nil
+		return check(err, "bytes arrived", int(out.GetAggregatedPayloadSize()), messages*size)
+	}, nil
 }
 
 // bidiEcho keeps one stream open. A call is one message there and back.
-func bidiEcho(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+func bidiEcho(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error) {
 	s, err := client.FullDuplexCall(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
 	in := &testpb.StreamingOutputCallRequest{Payload: payload()}
-	do = func() error {
+	return func() error {
 		if err := s.Send(in); err != nil {
 			return err
 		}
 		out, err := s.Recv()
-		if err != nil {
-			return err
-		}
-		return check("bytes in the echo", len(out.GetPayload().GetBody()), size)
-	}
-	end = func() error {
-		if err := s.CloseSend(); err != nil {
-			return err
-		}
-		if _, err := s.Recv(); err != io.EOF {
-			return fmt.Errorf("the stream ended with %v, want io.EOF", err)
-		}
-		return nil
-	}
-	return do, end, nil
+		return check(err, "bytes in the echo", len(out.GetPayload().GetBody()), size)
+	}, err
 }

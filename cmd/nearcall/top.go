@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -12,45 +11,42 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/callstats/callstatspb"
 )
 
-var topCommand = command{
-	name: "top", args: "TARGET", about: "show what calls a server gets, by method, each second",
-	least: 1, most: 1, setup: topJob,
-	more: "The server must count its calls with package callstats, and register that: calls := callstats.New(),\n" +
-		"the option nearcall.StatsHandler(calls), and calls.Register(srv). Times are those of calls that ended; the\n" +
-		"time of a stream is that from its begin to its end. CALLS and ERRORS count since the server began to count.\n" +
-		"Ctrl-C ends the command.\n",
-}
-
-// topJob adds the flags of nearcall top to flags.
-func topJob(flags *flag.FlagSet) job {
-	f := newConnFlags(flags)
-	interval := seconds(time.Second)
-	flags.Var(&interval, "interval", "`time` between two tables, as for -max-time")
-	tables := flags.Int("n", 0, "end after this `number` of tables; 0 for no end")
-	return job{
-		do: func(ctx context.Context, args []string, std stdio) error {
-			if *tables < 0 {
-				return usageError(fmt.Sprintf("-n %d: write a number of tables, or 0 for no end", *tables))
+func topCommand() *cobra.Command {
+	f, interval, tables := new(connFlags), seconds(time.Second), 0
+	c := &cobra.Command{
+		Use: "top TARGET", Short: "show what calls a server gets, by method, each second",
+		Long: "The server must count its calls with package callstats, and register that: calls := callstats.New(),\n" +
+			"the option nearcall.StatsHandler(calls), and calls.Register(srv). Times are those of calls that ended; the\n" +
+			"time of a stream is that from its begin to its end. CALLS and ERRORS count since the server began to count.\n" +
+			"Ctrl-C ends the command.",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: f.complete(nil),
+		RunE: func(c *cobra.Command, args []string) error {
+			if tables < 0 {
+				return usageError(fmt.Sprintf("-n %d: write a number of tables, or 0 for no end", tables))
 			}
-			limited, p, err := f.open(ctx, args[0])
+			limited, p, err := f.open(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			defer p.close()
-			err = p.top(limited, time.Duration(interval), *tables, std.out)
-			if ctx.Err() != nil {
+			err = p.top(limited, time.Duration(interval), tables, c.OutOrStdout())
+			if c.Context().Err() != nil {
 				return nil // the usual end
 			}
 			return p.hint(err)
 		},
-		complete: f.completion(func(*remote) ([]string, error) { return nil, nil }),
 	}
+	f.add(c)
+	c.Flags().Var(&interval, "interval", "`time` between two tables, as for -max-time")
+	c.Flags().IntVarP(&tables, "tables", "n", 0, "end after this `number` of tables; 0 for no end")
+	return c
 }
 
 // top prints a table after each interval, until ctx is done. If that is before the server's

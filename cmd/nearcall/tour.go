@@ -3,80 +3,74 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-var tourCommand = command{name: "tour", about: "call one service by every path, with gRPC beside it", setup: tourJob}
-
-// tourJob adds the flags of nearcall tour to flags.
-func tourJob(flags *flag.FlagSet) job {
-	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
-	all := flags.Bool("all", false, "print every kind of call on every path, with percentiles")
-	asJSON := flags.Bool("json", false, "print the result as JSON")
-	return job{do: func(ctx context.Context, _ []string, std stdio) error {
-		if *budget <= 0 {
-			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
-		}
-		p := newProgress(std.err)
-		r, err := wholeTour(ctx, *budget, p)
-		p.end()
-		switch {
-		case err != nil:
-			return err
-		case *asJSON:
-			return r.writeJSON(std.out)
-		case *all:
-			return r.writeAll(std.out)
-		default:
-			return r.writeSummary(std.out)
-		}
-	}}
+func tourCommand() *cobra.Command {
+	var budget time.Duration
+	var all, asJSON bool
+	c := &cobra.Command{
+		Use: "tour", Short: "call one service by every path, with gRPC beside it", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if budget <= 0 {
+				return usageError(fmt.Sprintf("-time %v leaves no time to measure", budget))
+			}
+			r, err := wholeTour(c.Context(), budget, &progress{w: c.ErrOrStderr()})
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				return writeJSON(c.OutOrStdout(), r)
+			case all:
+				r.writeAll(c.OutOrStdout())
+			default:
+				r.writeSummary(c.OutOrStdout())
+			}
+			return nil
+		},
+	}
+	c.Flags().DurationVar(&budget, "time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
+	c.Flags().BoolVar(&all, "all", false, "print every kind of call on every path, with percentiles")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	return c
 }
 
 // wholeTour measures all paths: those within the process, then those to a second process. It
 // leaves out what the system does not support.
-func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, error) {
-	from := 0.0
-	others := load{measure: probeOthers}
-	others.probe()
-	along := func(s stretch) ([]row, error) {
-		defer others.probe()
-		p.part(from, s.share)
-		from += s.share
-		t := tour{
-			service: service{}, paths: s.paths, baseline: s.baseline, calls: calls,
-			budget: time.Duration(s.share * float64(budget)), rounds: rounds,
-		}
-		return t.run(ctx, p)
-	}
-	rows, err := along(inOneProcess)
-	if err != nil {
-		return report{}, err
-	}
-	var processes []row
-	var leftOut []string
-	for _, s := range betweenProcesses {
+func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report, err error) {
+	r = newReport()
+	from, loads := 0.0, []float64{othersShare(probeTime)}
+	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
-				leftOut = append(leftOut, fmt.Sprintf("%s: %v", s.names(), err))
+				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s, and what is compared with it: %v", s.paths[0].name, err))
 				continue
 			}
 		}
-		some, err := along(s)
+		p.from, p.share = from, s.share
+		from += s.share
+		t := tour{service: service{}, paths: s.paths, baseline: s.baseline, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
+		rows, err := t.run(ctx, p)
 		if err != nil {
 			return report{}, err
 		}
-		processes = append(processes, some...)
+		if i == 0 {
+			r.Rows = rows
+		} else {
+			r.Processes = append(r.Processes, rows...)
+		}
+		loads = append(loads, othersShare(probeTime))
 	}
-	byCall := func(r row) int { return slices.IndexFunc(calls, func(c call) bool { return c.name == r.Call }) }
-	slices.SortStableFunc(processes, func(a, b row) int { return byCall(a) - byCall(b) })
-	return newReport(rows, processes, leftOut, others.mean()), nil
+	for _, load := range loads {
+		r.OtherLoad += load / float64(len(loads))
+	}
+	return r, nil
 }
 
 // rounds is how often each path is measured in a pair with gRPC. Figures are medians.
@@ -93,7 +87,7 @@ type tour struct {
 }
 
 // run measures every call over every path. It returns the rows call by call. For each call the
-// baseline comes first, then grpc-go's other rows, then the rest.
+// baseline comes first.
 func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
@@ -101,7 +95,7 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	for _, path := range slices.Concat(t.paths, []path{t.baseline}) {
+	for _, path := range slices.Concat([]path{t.baseline}, t.paths) {
 		c, err := path.open(t.service)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path.name, err)
@@ -110,9 +104,8 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 		opened = append(opened, c)
 	}
 	for i, call := range t.calls {
-		some, err := t.compare(ctx, call, opened, func(path string, done float64) {
-			p.say(call.name, path, (float64(i)+done)/float64(len(t.calls)))
-		})
+		p.say(call.name, float64(i)/float64(len(t.calls)))
+		some, err := t.compare(ctx, call, opened)
 		if err != nil {
 			return nil, err
 		}
@@ -121,73 +114,64 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	return rows, nil
 }
 
-// compare measures one call over all connections, of which the last is the baseline. It
-// calls say before each path, with the share of its work that is done.
-func (t *tour) compare(ctx context.Context, call call, conns []connection, say func(path string, done float64)) (rows []row, err error) {
+// warmUp is the length of the first round, as a share of a full round. The first round is not
+// counted.
+const warmUp = 0.25
+
+// compare measures one call over all connections, of which the first is the baseline.
+func (t *tour) compare(ctx context.Context, call call, conns []connection) (rows []row, err error) {
 	lanes := make([]*lane, len(conns))
-	defer func() {
-		for _, l := range lanes {
-			if l != nil && err == nil {
-				err = l.close()
-			}
-		}
-	}()
 	for i, c := range conns {
 		if lanes[i], err = newLane(c, call); err != nil {
 			return nil, err
 		}
 	}
-	others, base := lanes[:len(lanes)-1], lanes[len(lanes)-1]
-	var m meter
-	length := t.slotLength()
+	// A round measures every path but the baseline once, each in a pair with the baseline.
+	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
+	length := time.Duration(float64(t.budget) / slots)
+	base, others := lanes[0], lanes[1:]
 	for round := range t.rounds + 1 {
 		for i, l := range others {
-			say(l.path, float64(round*len(others)+i)/float64((t.rounds+1)*len(others)))
-			d, count := length, round > 0
-			if !count {
+			pair, d := []*lane{l, base}, length
+			if (round+i)%2 == 0 { // alternate which goes first
+				pair = []*lane{base, l}
+			}
+			if round == 0 {
 				d = time.Duration(warmUp * float64(length))
 			}
-			// Alternate which of the pair goes first.
-			its, bases, err := m.pair(ctx, l, base, d, (round+i)%2 == 0)
-			if err != nil {
-				return nil, err
+			rates := make(map[*lane]float64)
+			for _, one := range pair {
+				if rates[one], err = one.measure(ctx, d); err != nil {
+					return nil, fmt.Errorf("%s, %s: %w", one.path, call.name, err)
+				}
+				if round == 0 {
+					one.times.Reset()
+					continue
+				}
+				one.rates = append(one.rates, rates[one])
 			}
-			if count {
-				l.add(its, its.perSecond/bases.perSecond)
-				base.add(bases, 1)
+			if round > 0 {
+				l.ratios, base.ratios = append(l.ratios, rates[l]/rates[base]), append(base.ratios, 1)
 			}
 		}
 	}
 	for _, l := range lanes {
 		rows = append(rows, l.row())
 	}
-	grpcFirst(rows)
 	return rows, nil
 }
 
-// grpcFirst sorts the rows of a call, whose last is the baseline: grpc-go's rows come first,
-// the baseline before all.
-func grpcFirst(rows []row) {
-	baseline := rows[len(rows)-1].Path
-	rank := func(r row) int {
-		switch {
-		case r.Path == baseline:
-			return 0
-		case strings.HasPrefix(r.Path, "grpc-go"):
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
+// progress prints what the tour is doing, one line per kind of call.
+type progress struct {
+	w           io.Writer
+	call        string  // the call that say printed last
+	from, share float64 // the current stretch: where in the tour it begins, and how much of the tour it takes
 }
 
-// warmUp is the length of the first round, as a share of a full round. The first round is not
-// counted.
-const warmUp = 0.25
-
-// slotLength divides the budget among slots: a round measures every path but the baseline once,
-// each in a pair with the baseline.
-func (t *tour) slotLength() time.Duration {
-	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
-	return time.Duration(float64(t.budget) / slots)
+// say prints that a call is now measured, and how much of the stretch is done.
+func (p *progress) say(call string, done float64) {
+	if call != p.call {
+		fmt.Fprintf(p.w, "%3.0f %%  %s\n", 100*(p.from+p.share*done), call)
+	}
+	p.call = call
 }

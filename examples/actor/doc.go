@@ -25,6 +25,4 @@
 // fill the other half, and if the line is full the session ends. One step of the book puts
 // at most one message on the line of a trader that did not ask for it. The number of open
 // orders per trader is limited, too.
-//
-// The program in cmd runs the market, and traders in separate processes.
 package actor

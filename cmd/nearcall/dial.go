@@ -2,132 +2,165 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"flag"
+	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fullstorydev/grpcurl"
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
+	"github.com/nearcall/nearcall/internal/durations"
 )
 
-// connFlags are the flags that say how to connect. Their names are those of curl and grpcurl.
+// connFlags are the flags that say how to connect, and where the services are described. They are
+// grpcurl's.
 type connFlags struct {
-	headers                          headers
-	maxTime                          seconds
-	cacert, cert, key                string
-	serverName, authority, userAgent string
-	skipVerify, plaintext            bool
-	maxSize                          int
+	headers, rpcHeaders, reflectHeaders []string
+	expandHeaders                       bool
+	maxTime, connectTimeout             seconds
+	cacert, cert, key                   string
+	serverName, authority, userAgent    string
+	skipVerify, plaintext               bool
+	maxSize                             int
 
-	protos, sets, importPaths pathList
+	protos, sets, importPaths []string
 }
 
-func newConnFlags(flags *flag.FlagSet) *connFlags {
-	f := &connFlags{headers: make(headers)}
-	flags.Var(f.headers, "H", "send this `'name: value'` as metadata; can be repeated; values of names that end in -bin are base64")
+// add adds the flags of commands that call the server.
+func (f *connFlags) add(c *cobra.Command) {
+	f.connectTimeout = seconds(10 * time.Second)
+	flags := c.Flags()
+	flags.StringArrayVarP(&f.headers, "header", "H", nil, "send this `'name: value'` as metadata; can be repeated; values of names that end in -bin are base64")
+	flags.BoolVar(&f.expandHeaders, "expand-headers", false, "replace ${NAME} in metadata by the value of that environment variable")
 	flags.Var(&f.maxTime, "max-time", "give up after this `time`: seconds, or a time such as 500ms")
-	f.addTLS(flags)
-	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority")
+	flags.Var(&f.connectTimeout, "connect-timeout", "give up after this `time` without a connection")
 	flags.StringVar(&f.userAgent, "user-agent", "", "send this `text` before nearcall's own user agent")
 	flags.IntVar(&f.maxSize, "max-msg-sz", 4<<20, "refuse replies that are larger than this number of `bytes`")
-	return f
+	f.addTLS(c)
 }
 
-// addFiles adds the flags for files that describe the server's services, as grpcurl has them.
-func (f *connFlags) addFiles(flags *flag.FlagSet) {
-	flags.Var(&f.protos, "proto", "take the services from this .proto `file` instead of the server's reflection; can be repeated")
-	flags.Var(&f.importPaths, "import-path", "look for imports of -proto in this `folder`; can be repeated; without it, in the current folder and those of the files")
-	flags.Var(&f.sets, "protoset", "take the services from this `file` of protoc -o or buf build instead of the server's reflection; can be repeated")
+// addFiles adds the flags of commands that need the services' descriptions.
+func (f *connFlags) addFiles(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringArrayVar(&f.protos, "proto", nil, "take the services from this .proto `file` instead of the server's reflection; can be repeated")
+	flags.StringArrayVar(&f.importPaths, "import-path", nil, "look for -proto and its imports in this `folder`; can be repeated; without it, in the current folder and those of the files")
+	flags.StringArrayVar(&f.sets, "protoset", nil, "take the services from this `file` of protoc -o or buf build instead of the server's reflection; can be repeated")
+	flags.StringArrayVar(&f.rpcHeaders, "rpc-header", nil, "as -H, but for the call alone")
+	flags.StringArrayVar(&f.reflectHeaders, "reflect-header", nil, "as -H, but for reflection alone")
+	c.MarkFlagsMutuallyExclusive("proto", "protoset")
 }
 
-// files returns the files of the flags, nil without such flags.
-func (f *connFlags) files(ctx context.Context) (*protoregistry.Files, error) {
-	switch {
-	case len(f.protos) > 0 && len(f.sets) > 0:
-		return nil, usageError("-proto contradicts -protoset")
-	case len(f.importPaths) > 0 && len(f.protos) == 0:
-		return nil, usageError("-import-path needs -proto")
-	case len(f.protos) > 0:
-		files, err := schema.Compile(ctx, f.protos, f.importPaths)
-		if err != nil {
-			return nil, fmt.Errorf("-proto: %w", err)
-		}
-		return files, nil
-	case len(f.sets) > 0:
-		files, err := schema.Load(f.sets)
-		if err != nil {
-			return nil, fmt.Errorf("-protoset: %w", err)
-		}
-		return files, nil
-	}
-	return nil, nil
-}
-
-// addTLS adds the flags for TLS to flags.
-func (f *connFlags) addTLS(flags *flag.FlagSet) {
+// addTLS adds the flags for TLS.
+func (f *connFlags) addTLS(c *cobra.Command) {
+	flags := c.Flags()
 	flags.StringVar(&f.cacert, "cacert", "", "use TLS and trust the certificate authorities in this PEM `file`")
 	flags.StringVar(&f.cert, "cert", "", "use TLS with the client's certificate in this PEM `file`; needs -key")
 	flags.StringVar(&f.key, "key", "", "`file` with the private key of -cert")
 	flags.BoolVar(&f.skipVerify, "insecure", false, "use TLS, and do not verify the server's certificate")
-	flags.BoolVar(&f.plaintext, "plaintext", false, "use no TLS; without this, a server on another host must have it")
+	flags.BoolVar(&f.plaintext, "plaintext", false, "use no TLS: the default on this machine; other hosts must have TLS without it")
 	flags.StringVar(&f.serverName, "servername", "", "use TLS, and expect a certificate for this `name`")
+	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority, and expect a certificate for it")
+	c.MarkFlagsRequiredTogether("cert", "key")
+	c.MarkFlagsMutuallyExclusive("insecure", "cacert")
+	for _, name := range []string{"cacert", "cert", "insecure", "servername"} {
+		c.MarkFlagsMutuallyExclusive("plaintext", name)
+	}
 }
 
-// maxDescription is the maximum size of reflection's answers, in bytes, even if -max-msg-sz is
-// less: that limits the replies to the user's calls.
-const maxDescription = 4 << 20
+// seconds is the value of a flag that takes a time: a number of seconds, as for grpcurl, or a
+// duration as Go writes it, such as 500ms.
+type seconds time.Duration
+
+// Type implements [pflag.Value].
+func (*seconds) Type() string { return "time" }
+
+// String implements [pflag.Value].
+func (s *seconds) String() string {
+	if *s == 0 {
+		return "" // no default
+	}
+	return time.Duration(*s).String()
+}
+
+// Set implements [pflag.Value].
+func (s *seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if n, plain := strconv.ParseFloat(text, 64); plain == nil {
+		d, err = durations.Of(n*float64(time.Second)), nil
+	}
+	if err != nil || d <= 0 {
+		return errors.New("write a number of seconds above 0, or a time such as 500ms")
+	}
+	*s = seconds(d)
+	return nil
+}
 
 // A remote is the server that a command connects to.
 type remote struct {
 	target string
 	secure bool // whether connections have TLS
 	conn   *nearcall.ClientConn
-	schema *schema.Server
-	where  string // where the schema is, for errors: at the target or in files
-	again  string // the flags for files, and the target, for commands that errors recommend
+	source grpcurl.DescriptorSource // of the services
+	asked  *bounded                 // what source asks, nil if it has files
 	close  func()
 }
 
-// open connects to target. The context that it returns has the metadata and the deadline of
-// the flags.
-func (f *connFlags) open(ctx context.Context, target string) (context.Context, *remote, error) {
-	if err := reachable(target); err != nil {
+// options returns the options for a connection to target, and its credentials, nil for none.
+func (f *connFlags) options(target string) (opts []nearcall.DialOption, creds credentials.TransportCredentials, err error) {
+	switch schemeOf(target) {
+	case "inproc":
+		return nil, nil, usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on unix:PATH, too", target))
+	case "http", "https":
+		return nil, nil, usageError(fmt.Sprintf("%q is a URL; write tcp:HOST:PORT for a server of nearcall, or HOST:PORT for another gRPC server", target))
+	}
+	if creds, err = f.credentials(target); err != nil {
 		return nil, nil, err
 	}
-	if f.maxSize <= 0 {
-		return nil, nil, usageError(fmt.Sprintf("-max-msg-sz %d: no reply is that small", f.maxSize))
-	}
-	creds, err := f.credentials(target)
-	if err != nil {
-		return nil, nil, err
-	}
-	files, err := f.files(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.maxSize))}
 	if creds != nil {
 		opts = append(opts, nearcall.WithTransportCredentials(creds))
 	}
 	if f.authority != "" {
 		opts = append(opts, nearcall.WithAuthority(f.authority))
 	}
+	return opts, creds, nil
+}
+
+// isTLS reports whether creds, which can be nil, encrypt.
+func isTLS(creds credentials.TransportCredentials) bool {
+	return creds != nil && creds.Info().SecurityProtocol == "tls"
+}
+
+// open prepares to connect to target. The context that it returns has the metadata and the deadline
+// of the flags.
+func (f *connFlags) open(ctx context.Context, target string) (context.Context, *remote, error) {
+	if f.maxSize <= 0 {
+		return nil, nil, usageError(fmt.Sprintf("-max-msg-sz %d: no reply is that small", f.maxSize))
+	}
+	opts, creds, err := f.options(target)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.expandHeaders {
+		for _, all := range []*[]string{&f.headers, &f.rpcHeaders, &f.reflectHeaders} {
+			if *all, err = grpcurl.ExpandHeaders(*all); err != nil {
+				return nil, nil, usageError(err.Error())
+			}
+		}
+	}
+	opts = append(opts, nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.maxSize)))
 	if f.userAgent != "" {
 		opts = append(opts, nearcall.WithUserAgent(f.userAgent))
 	}
@@ -139,35 +172,39 @@ func (f *connFlags) open(ctx context.Context, target string) (context.Context, *
 	if f.maxTime > 0 {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(f.maxTime))
 	}
-	if len(f.headers) > 0 {
-		ctx = metadata.NewOutgoingContext(ctx, metadata.MD(f.headers))
-	}
-	p := &remote{target: target, secure: isTLS(creds), conn: conn, where: "at " + target, again: target}
-	var describer grpc.ClientConnInterface = conn
-	limit, stop := max(f.maxSize, maxDescription), func() {}
-	if files != nil {
-		p.where = "in " + strings.Join(append(f.protos, f.sets...), ", ")
-		p.again = f.protos.flags("-proto") + f.importPaths.flags("-import-path") + f.sets.flags("-protoset") + target
-		describer, stop = schema.Local(files)
-		limit = math.MaxInt32
-	}
-	p.schema = schema.New(ctx, describer, grpc.MaxCallRecvMsgSize(limit))
+	p := &remote{target: target, secure: isTLS(creds), conn: conn}
+	stop, err := p.describe(ctx, f)
 	p.close = func() {
-		p.schema.Close()
 		stop()
 		_ = conn.Close()
 		cancel()
 	}
-	return ctx, p, nil
+	if err != nil {
+		p.close()
+		return nil, nil, err
+	}
+	return metadata.NewOutgoingContext(ctx, grpcurl.MetadataFromHeaders(f.headers)), p, nil
 }
 
-// reachable returns an error for a target that no server can have.
-func reachable(target string) error {
-	switch schemeOf(target) {
-	case "inproc":
-		return usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on unix:PATH, too", target))
-	case "http", "https":
-		return usageError(fmt.Sprintf("%q is a URL; write tcp:HOST:PORT for a server of nearcall, or HOST:PORT for another gRPC server", target))
+// connect connects conn, and reports whether the first attempt succeeds before ctx is done, and the
+// server keeps the connection.
+func connect(ctx context.Context, conn *nearcall.ClientConn) bool {
+	conn.Connect() // so that Idle means that the connection has ended again
+	for {
+		s := conn.GetState()
+		if s != connectivity.Connecting || !conn.WaitForStateChange(ctx, s) {
+			return s == connectivity.Ready
+		}
+	}
+}
+
+// connect returns an error if there is no connection after the time of -connect-timeout. If the
+// connection fails earlier, calls say why.
+func (p *remote) connect(ctx context.Context, timeout seconds) error {
+	limited, cancel := context.WithTimeout(ctx, time.Duration(timeout))
+	defer cancel()
+	if !connect(limited, p.conn) && limited.Err() != nil && ctx.Err() == nil {
+		return status.Errorf(codes.DeadlineExceeded, "there is no connection to %s after %v", p.target, &timeout)
 	}
 	return nil
 }
@@ -178,11 +215,6 @@ func schemeOf(target string) string {
 	return scheme
 }
 
-// isTLS reports whether creds, which can be nil, encrypt.
-func isTLS(creds credentials.TransportCredentials) bool {
-	return creds != nil && creds.Info().SecurityProtocol == "tls"
-}
-
 // credentials returns the transport credentials for target, nil for those that need none.
 func (f *connFlags) credentials(target string) (credentials.TransportCredentials, error) {
 	scheme := schemeOf(target)
@@ -190,47 +222,24 @@ func (f *connFlags) credentials(target string) (credentials.TransportCredentials
 	switch {
 	case f.authority != "" && f.serverName != "" && f.authority != f.serverName:
 		return nil, usageError(fmt.Sprintf("-servername %s contradicts -authority %s: gRPC has one name for both", f.serverName, f.authority))
-	case secure && f.plaintext:
-		return nil, usageError("-plaintext contradicts the flags for TLS")
 	case scheme == "ws" && secure:
 		return nil, usageError("ws: has no TLS; write wss:, or leave the flags for TLS out")
 	case scheme == "ws" && !f.plaintext && !staysHere(target):
 		return nil, usageError("ws: has no TLS; write wss:, or allow that with -plaintext")
-	case (f.cert == "") != (f.key == ""):
-		return nil, usageError("-cert and -key need each other")
-	case f.skipVerify && f.cacert != "":
-		return nil, usageError("-insecure verifies nothing, and contradicts -cacert")
-	case scheme == "wss" && f.plaintext:
-		return nil, usageError("-plaintext contradicts wss:, which has TLS; write ws:")
-	case scheme == "quic" && f.plaintext:
-		return nil, usageError("-plaintext contradicts quic:, which always has TLS")
+	case (scheme == "wss" || scheme == "quic") && f.plaintext:
+		return nil, usageError(fmt.Sprintf("-plaintext contradicts %s:, which always has TLS", scheme))
 	case !secure && scheme == "wss": // the system's certificates count
 		return nil, nil
-	case !secure && staysHere(target) && !socketScheme(target):
-		return insecure.NewCredentials(), nil
-	case !secure && f.plaintext:
-		return insecure.NewCredentials(), nil
-	case !secure && socketScheme(target):
+	case !secure && socketScheme(target) && !f.plaintext:
 		return nil, nil
+	case !secure && (staysHere(target) || f.plaintext):
+		return insecure.NewCredentials(), nil
 	}
-	config := &tls.Config{ServerName: f.serverName, InsecureSkipVerify: f.skipVerify}
-	if f.cacert != "" {
-		pem, err := os.ReadFile(f.cacert)
-		if err != nil {
-			return nil, fmt.Errorf("-cacert: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("-cacert: %s has no certificate in PEM form", f.cacert)
-		}
+	config, err := grpcurl.ClientTLSConfig(f.skipVerify, f.cacert, f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("-cacert, -cert and -key: %w", err)
 	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("-cert and -key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
+	config.ServerName = f.serverName
 	return nearcall.NewTLS(config), nil
 }
 
