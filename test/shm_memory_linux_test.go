@@ -88,7 +88,7 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	declines := listen(t, targetFor(t, "unix+shm"))
 	start(t, serve(t, aware(), nearcall.DisableSharedMemory()), declines)
 	wantNetwork(t, dial(t, declines.Target()), "unix")
-	if now := shmstats.Read(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "MaxSharedMemory") {
+	if now := shmstats.Read(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "DisableSharedMemory") {
 		t.Errorf("a server has declined: %+v", now)
 	}
 	_ = conn.Close()

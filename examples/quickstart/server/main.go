@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/callstats"
 	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
 )
 
@@ -22,10 +21,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	calls := callstats.New() // for nearcall top
-	srv := nearcall.NewServer(nearcall.UnaryInterceptor(calls.UnaryInterceptor))
+	srv := nearcall.NewServer()
 	pb.RegisterGreeterServer(srv, greeter{})
-	calls.Register(srv)
 	reflection.Register(srv) // for tools such as nearcall call
 	log.Fatal(srv.Serve(lis))
 }
