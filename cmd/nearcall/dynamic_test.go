@@ -132,7 +132,7 @@ func TestUnknownDetailsDoNotHideTheStatus(t *testing.T) {
 	onEveryPath(t, withBoxes(t), func(t *testing.T, target string) {
 		code, stdout, stderr := callWith(t, "", target, "box.Boxes/Echo", `{"must":"fail"}`)
 		if code != 64+15 || stdout != "" || !strings.HasPrefix(stderr, "nearcall: DataLoss: fail\n    {\n") ||
-			!strings.Contains(stderr, "not.known is not recognized") || !strings.Contains(stderr, "a detail of type x/box.Inner cannot be printed: ") {
+			!strings.Contains(stderr, "not.known is not recogni") || !strings.Contains(stderr, "a detail of type x/box.Inner cannot be printed: ") {
 			t.Errorf("exit code %d, stdout %q, stderr\n%s", code, stdout, stderr)
 		}
 	})

@@ -214,7 +214,7 @@ TEST_P(Asio, ASlotCancelsACall) {
 }
 
 TEST_P(Asio, AnIdleDriverLeavesTheContextAsleepUntilSomebodyPosts) {
-  run([&]() -> asio::awaitable<void> { co_await d.async(Echo_stub(*ch).Unary(message("x")), use_awaitable); });
+  run([&]() -> asio::awaitable<void> { (void)co_await d.async(Echo_stub(*ch).Unary(message("x")), use_awaitable); });
   for (int i = 0; i < 10; i++) ctx.run_for(5ms);  // the reply's last frames
   EXPECT_LE(ctx.run_for(100ms), 1u);
   std::atomic<int> posted = 0;
