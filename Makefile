@@ -45,19 +45,27 @@ done; rm "$$output"; test -z "$$failed" || { echo "**** FAILED IN$$failed: $(1) 
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt house spelling unit interop bench realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help list-all test lint vet staticcheck fmt house spelling unit interop bench realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
-help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## list these targets; make list-all lists the others, too
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+list-all:
+	@awk -F ':.*#[#:] ' '/^[a-z0-9-]+:.*#[#:] /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 LINT = fmt vet staticcheck house spelling
 
-test: ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
-	@failures=$$(mktemp); notes=$$(mktemp); for t in $(LINT) unit rivals web-node; do \
+test: ## the tests of all modules with the race detector, each benchmark once, and TypeScript in Node
+	@failures=$$(mktemp); notes=$$(mktemp); for t in unit web-node; do \
 		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
 	done; \
 	cat "$$notes"; list=$$(cat "$$failures"); rm "$$failures" "$$notes"; \
 	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
+
+# The steps are in .ci/run, which calls make test before them.
+.PHONY: check
+check: ## what CI runs besides make test: lint, rivals, foreign suites, C++, Chromium, proxies, a fleet, Wine
+	./.ci/run check
 
 lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, and spelling, over all modules
 
@@ -90,7 +98,7 @@ UNIT = test "$$m" = ./interop/targets || $(GO) test $(WITH_RACE) -vet=off -paral
 	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v /internal/testing/house) -args -test.bench=. -test.benchtime=1x
 
 unit: export NEARCALL_RIVALS = none
-unit: ## the tests of all modules but the rivals', each benchmark once
+unit: #: the tests of all modules but the rivals', each benchmark once
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
@@ -102,7 +110,7 @@ endif
 # A rival that fails, or ends the process, is no failure of nearcall.
 .PHONY: rivals
 rivals: export NEARCALL_RIVALS = only
-rivals: ## the tests and benchmarks of the tournament's rivals; one that fails is reported, and is no failure
+rivals: #: the tests and benchmarks of the tournament's rivals; one that fails is reported, and is no failure
 	cd bench && $(GO) test -vet=off -run 'Rival|Peer|Row|Wrong|Loop' -bench . -benchtime 1x . || \
 		printf '**** A RIVAL FAILS, WHICH IS NO FAILURE OF NEARCALL ****\n' | tee -a $(NOTES)
 
@@ -123,12 +131,12 @@ fleet-tools:
 	$(call services,etcd,etcd-server iproute2)
 
 .PHONY: grpc-examples
-grpc-examples: ## move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
+grpc-examples: #: move grpc-go's examples of resolvers and balancers by docs/migrate.md, and compare what they print; in two minutes
 	cd interop/targets && $(GO) run ./examples -root ../..
 
 ENDPOINTS ?= 1000
 .PHONY: large
-large: ## what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in about two minutes
+large: #: what clients of ENDPOINTS (1000) endpoints need, beside grpc-go's, in about two minutes
 	cd interop/targets && $(GO) test -count=1 -v -run '^TestLargeFleets$$' . -args -endpoints $(ENDPOINTS) -rounds 3
 
 # KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
@@ -181,14 +189,14 @@ proxies-tools:
 	$(call services,nginx caddy,nginx caddy)
 
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests: of servers over HTTP/1.1 and HTTP/2, and of Connect v2's clients over HTTP/2, TCP and shared memory, in a minute
+connect-conformance: #: Connect's conformance tests: of servers over HTTP/1.1 and HTTP/2, and of Connect v2's clients over HTTP/2, TCP and shared memory, in a minute
 	cd interop/connect && GO='$(GO)' ./conformance.sh
 
 # The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
 # HTTP. So the run with its second server, of grpc-go, would be the same again.
 # web/conformance/known-failing.txt says which tests fail, and why.
 .PHONY: web-conformance
-web-conformance: web-tools ## Connect's conformance tests on the TypeScript transport of web, in seconds once they are built
+web-conformance: web-tools #: Connect's conformance tests on the TypeScript transport of web, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
 		$(GO) tool connectconformance --conf ../../web/conformance/config.yaml --known-failing @../../web/conformance/known-failing.txt \
 			--skip '**/(grpc server impl)/**' --mode client -- \
@@ -196,7 +204,7 @@ web-conformance: web-tools ## Connect's conformance tests on the TypeScript tran
 
 # Its requirements are in interop/protobuf/conformance.sh, so it is not part of ci.
 .PHONY: protobuf-conformance
-protobuf-conformance: ## protobuf's conformance tests on the codec and on protobuf-go, which must fail the same ones
+protobuf-conformance: #: protobuf's conformance tests on the codec and on protobuf-go, which must fail the same ones
 	cd interop && GO='$(GO)' RUNNER='$(RUNNER)' ./protobuf/conformance.sh
 
 # MUTATE is the package whose code is changed.
@@ -212,7 +220,7 @@ RESULTS ?= ../docs/results
 bench: ## the tournament: nearcall and what one would use instead, in one process and between two
 	cd bench && $(GO) run . $(if $(RESULTS),-results '$(RESULTS)') $(BENCH)
 
-realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
+realistic: #: calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
 	cd bench && $(GO) run ./realistic
 
 soak: ## the chaos run for SOAK (10m), and as long over QUIC: random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
@@ -226,13 +234,13 @@ chaos: ## the same over the network for CHAOS (10m), and as long over QUIC: conn
 # make test makes 3 restarts.
 RESTARTS ?= 100
 .PHONY: restarts
-restarts: ## servers that are replaced RESTARTS (100) times under load on one address: no call may fail; in under two minutes
+restarts: #: servers that are replaced RESTARTS (100) times under load on one address: no call may fail; in under two minutes
 	NEARCALL_RESTARTS=$(RESTARTS) $(GO) test $(RACE) -count=1 -run '^TestRestarts$$' -timeout 0 -v ./test
 
 # The race detector does not free the memory of coroutines that have ended, so each
 # round is a separate process.
 LOOPS ?= 20
-loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
+loops: #: random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
 # ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
@@ -246,13 +254,13 @@ attack: ## what attacks cost a server and what they cost the attacker, over QUIC
 MIXED ?= 180
 .PHONY: delays
 delays: export NEARCALL_MIXED = $(MIXED)
-delays: ## streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
+delays: #: streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
 	$(GO) run ./tools/delays -run '^TestStreamsOfMixedSizes$$' ./test
 	cd quic && $(GO) run ../tools/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
 
 FLAKY ?= 20
 flaky: export NEARCALL_RIVALS = none
-flaky: ## each package's short tests FLAKY (20) times beside two busy processes
+flaky: #: each package's short tests FLAKY (20) times beside two busy processes
 	@trap 'kill $$(jobs -p)' EXIT; (while :; do :; done) & (while :; do :; done) & \
 		$(MAKE) --no-print-directory flaky-alone
 
@@ -270,7 +278,7 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 
 SCHEMAS ?= 20
 .PHONY: schemas
-schemas: ## the codec's tests with the types of SCHEMAS (20) random schemas
+schemas: #: the codec's tests with the types of SCHEMAS (20) random schemas
 	@for n in $$(seq $(SCHEMAS)); do seed=$$RANDOM; \
 		NEARCALL_SCHEMAS=$$seed $(GO) test -count=1 -run '^TestProgramsOfRandomSchemas$$' ./internal/codec || exit 1; \
 	done
@@ -305,16 +313,16 @@ web: web-tools ## the TypeScript package of web: types, style, tests in Node and
 # make test runs this, and says so if it cannot.
 NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not get what the tests need ****\n'
 .PHONY: web-node
-web-node: ## the TypeScript package's tests in Node alone
+web-node: #: the TypeScript package's tests in Node alone
 	@echo '== web: npm run test:node'; if command -v npm >/dev/null && $(MAKE) --no-print-directory web-tools; then \
 		cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node; \
 	else printf $(NO_NPM) | tee -a $(NOTES); fi
 
 # WEB_BENCH='--write ../docs/browser.md' also writes the table there; --rounds and --time say how long.
-web-bench: web-tools ## @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
+web-bench: web-tools #: @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s bench -- $(WEB_BENCH)
 
-web-pages: web-tools ## build the scripts of the pages of examples/board and examples/connect again
+web-pages: web-tools #: build the scripts of the pages of examples/board and examples/connect again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s pages
 
 web-tools:
@@ -349,18 +357,18 @@ cpp: cpp-build ## the C++ library and its tests, against each other and against 
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
 	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
 
-cpp-sanitized: ## make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
+cpp-sanitized: #: make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
 
-cpp-bench: cpp-tools ## the tournament of the C++ library against gRPC C++ and Cap'n Proto, in a quarter of an hour
+cpp-bench: cpp-tools #: the tournament of the C++ library against gRPC C++ and Cap'n Proto, in a quarter of an hour
 	python3 cpp/bench/run.py $(BENCH)
 
-cpp-packages: cpp-tools ## a program that uses the C++ library with FetchContent, find_package and pkg-config
+cpp-packages: cpp-tools #: a program that uses the C++ library with FetchContent, find_package and pkg-config
 	cpp/test/packaging/run '$(CURDIR)/bin/cpp-packages'
 
 # CPP_PROTOBUF is the prefix of a newer protobuf than Debian's, with its Abseil.
 CPP_PROTOBUF ?=
-cpp-rows: cpp-row-clang cpp-row-noexcept $(if $(CPP_PROTOBUF),cpp-row-protobuf) ## the C++ library with clang, without exceptions, and with the protobuf of CPP_PROTOBUF
+cpp-rows: cpp-row-clang cpp-row-noexcept $(if $(CPP_PROTOBUF),cpp-row-protobuf) #: the C++ library with clang, without exceptions, and with the protobuf of CPP_PROTOBUF
 
 define cpp-row
 	cmake -S cpp -B '$(CURDIR)/bin/$@' -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O0 $(1) >'$(CURDIR)/bin/$@.log' || { cat '$(CURDIR)/bin/$@.log'; exit 1; }
@@ -393,10 +401,10 @@ cpp-tools:
 tour: ## what calls cost on each path, measured in about 15 seconds
 	$(GO) -C cmd/nearcall run . tour
 
-cover: ## how much of each package its tests run
+cover: #: how much of each package its tests run
 	$(GO) test -cover ./...
 
-lines: ## lines per package, comments included and generated code left out
+lines: #: lines per package, comments included and generated code left out
 	@find . -name '*.go' -not -name '*.pb.go' -not -path './examples/*' | LC_ALL=C sort | xargs awk ' \
 		{ d = FILENAME; sub("^[.]/", "", d); if (!sub("/[^/]*$$", "", d)) d = "."; seen[d] } \
 		FILENAME ~ /_test[.]go$$/ { t[d]++; next } { c[d]++ } \
@@ -404,7 +412,7 @@ lines: ## lines per package, comments included and generated code left out
 		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
 
 # Needs protoc-gen-go and protoc-gen-go-grpc.
-web-generate: web-tools ## make the generated code of web again
+web-generate: web-tools #: make the generated code of web again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
 		buf generate ../examples/board/boardpb --template buf.board.gen.yaml && \
 		buf generate ../examples/connect/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
