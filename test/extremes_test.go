@@ -206,11 +206,11 @@ func TestSizesOfServers(t *testing.T) {
 	for _, n := range []int64{math.MinInt64, -1, 0, 1, math.MaxInt32, math.MaxInt64} {
 		window, limit := int32(min(max(n, math.MinInt32), math.MaxInt32)), uint32(min(max(n, 0), math.MaxUint32))
 		opts := []nearcall.ServerOption{nearcall.InitialWindowSize(window), nearcall.InitialConnWindowSize(window), nearcall.MaxConcurrentStreams(limit)}
-		if n != 1 { // no header of gRPC is that small, and no connection of shm:
-			opts = append(opts, nearcall.MaxHeaderListSize(limit), nearcall.MaxSharedMemory(n))
+		if n != 1 { // no header of gRPC is that small
+			opts = append(opts, nearcall.MaxHeaderListSize(limit))
 		}
-		if n > 1 {
-			opts = append(opts, nearcall.MaxRecvMsgSize(int(min(n, math.MaxInt))), nearcall.MaxSendMsgSize(int(min(n, math.MaxInt))))
+		if n > 1 { // less has no room for a connection of shm:
+			opts = append(opts, nearcall.MaxSharedMemory(n), nearcall.MaxRecvMsgSize(int(min(n, math.MaxInt))), nearcall.MaxSendMsgSize(int(min(n, math.MaxInt))))
 		}
 		for _, f := range faces() {
 			t.Run(fmt.Sprintf("%s/%d", f.name, n), func(t *testing.T) {
@@ -237,12 +237,9 @@ func TestSizesOfClients(t *testing.T) {
 			nearcall.WithInitialWindowSize(window), nearcall.WithInitialConnWindowSize(window), nearcall.WithMaxHeaderListSize(limit),
 			nearcall.WithMaxCallAttempts(int(max(math.MinInt, min(n, math.MaxInt)))),
 		}
-		if n != 1 { // 1 byte has no room for a connection of shm:
-			opts = append(opts, nearcall.WithMaxSharedMemory(n))
-		}
-		if n > 1 {
+		if n > 1 { // less has no room for a connection of shm:
 			most := int(min(n, math.MaxInt))
-			opts = append(opts, nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)))
+			opts = append(opts, nearcall.WithMaxSharedMemory(n), nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)))
 		}
 		for _, f := range ownFaces() {
 			t.Run(fmt.Sprintf("%s/%d", f.name, n), func(t *testing.T) {

@@ -434,7 +434,7 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 		"a proxy to this process":             {serve: func(t *testing.T) string { return relayTCP(t, own(t, listenTCP(t))) }, why: "something is between"},
 		"no memory in the server":             {serve: of(nearMemory + "=0"), why: "MaxSharedMemory"},
 		"too little memory in the server":     {serve: of(nearMemory + "=1000"), why: "as much shared memory is used as may be"},
-		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, why: "WithMaxSharedMemory"},
+		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, why: "WithDisableSharedMemory"},
 		"no memory in the client, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t)) }, opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, path: "inproc"},
 		"no memory in the server, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t), nearcall.DisableSharedMemory()) }, path: "inproc"},
 		"another user": {serve: func(t *testing.T) string {
