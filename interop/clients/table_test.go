@@ -362,21 +362,19 @@ func agrees(c *cell) bool {
 	return c.ALPN == "h2"
 }
 
-// table returns the table, of cells that are as why says.
+// table returns the table, of cells that are as why says. Clients that make the same calls over the
+// same versions share a line.
 func table() string {
-	var b strings.Builder
-	line := func(words []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(words, " | ")) }
-	head, rule := []string{"client", "protocol", "calls"}, []string{"---", "---", "---"}
+	head, rule := "| client | calls |", "| --- | --- |"
 	for _, c := range columns {
-		head, rule = append(head, c.Title), append(rule, "---")
+		head, rule = head+" "+c.Title+" |", rule+" --- |"
 	}
-	b.WriteString("\n")
-	line(head)
-	line(rule)
 	marks := []string{"¹", "²", "³", "⁴"}
+	var lines []string // without the clients
+	clients := make(map[string][]string)
 	for _, caller := range callers {
 		for _, r := range caller.rows {
-			words := []string{r.Client, r.Protocol, r.Calls}
+			line := r.Calls + " |"
 			for _, c := range columns {
 				var works, notes []string
 				for _, version := range r.versions(c) {
@@ -386,10 +384,22 @@ func table() string {
 						works = append(works, version)
 					}
 				}
-				words = append(words, strings.TrimSpace(strings.Join(works, ", ")+" "+strings.Join(notes, " ")))
+				line += " " + strings.TrimSpace(strings.Join(works, ", ")+" "+strings.Join(notes, " ")) + " |"
 			}
-			line(words)
+			if clients[line] == nil {
+				lines = append(lines, line)
+			}
+			if n := len(clients[line]) - 1; n >= 0 && strings.HasPrefix(clients[line][n], r.Client+" (") {
+				clients[line][n] = strings.TrimSuffix(clients[line][n], ")") + ", " + r.Protocol + ")"
+			} else {
+				clients[line] = append(clients[line], r.Client+" ("+r.Protocol+")")
+			}
 		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s\n%s\n", head, rule)
+	for _, line := range lines {
+		fmt.Fprintf(&b, "| %s | %s\n", strings.Join(clients[line], "; "), line)
 	}
 	b.WriteString("\n")
 	for i, reason := range reasons {

@@ -7,8 +7,8 @@
 //	go run ./tools/attack -short         the same with smaller counts
 //	go run ./tools/attack -only drain    those whose names match
 //	go run ./tools/attack -list          their names
-//	go run ./tools/attack -markdown docs/security.md
-//	                                            write the table into the page
+//	go run ./tools/attack -csv docs/results
+//	                                     write the table to attacks.csv there
 package main
 
 import "github.com/nearcall/nearcall/internal/testing/attack"

@@ -4,7 +4,6 @@ package attack
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -295,39 +294,26 @@ func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
 	}
 }
 
-func TestTheTableIsWrittenIntoAPage(t *testing.T) {
+func TestTheTableIsWritten(t *testing.T) {
 	r := &result{
-		attack: &Attack{What: "%s calls", Before: "1 | 2"}, count: 1_000_000, sent: 2e6, attackerCPU: time.Second,
+		attack: &Attack{What: "%s calls", Before: "1, 2"}, count: 1_000_000, sent: 2e6, attackerCPU: time.Second,
 		server: footprint{memory: 64e6}, serverCPU: 3 * time.Second,
 		before: phase{P99: time.Millisecond}, during: phase{P99: 20 * time.Millisecond},
 	}
-	page := filepath.Join(t.TempDir(), "page.md")
-	begin, end := markers(Core.Table)
-	before, after := "# Page\n\n"+begin+"\n", end+"\n\nMore.\n"
-	for _, old := range []string{"", "old\n"} {
-		if err := os.WriteFile(page, []byte(before+old+after), 0o666); err != nil {
+	file := filepath.Join(t.TempDir(), "table.csv")
+	for range 2 {
+		if err := writeCSV(file, []*result{r}); err != nil {
 			t.Fatal(err)
-		}
-		if err := rewrite(page, Core.Table, []*result{r}); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := before + fmt.Sprintf("| %s |\n| %s |\n| %s |\n",
-			"attack | attacker paid | server before | server now | memory | CPU | for a byte | honest p99 | verdict",
-			"--- | --- | --- | --- | ---: | ---: | ---: | --- | ---",
-			`1,000,000 calls | 2 MB sent, 0 kB of memory, 1.0 s of CPU | 1 \| 2 | 64 MB, 3.0 s of CPU | 32x | 3.0x | 32.0 B, 1500 ns | 1.00 ms to 20 ms | bounded`) + after
-		if string(got) != want {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 	}
-	if err := os.WriteFile(page, []byte("no table"), 0o666); err != nil {
+	got, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rewrite(page, Core.Table, nil); err == nil {
-		t.Error("a page without a place for the table is taken")
+	const want = "attack,attacker paid,server before,server now,memory,CPU,for a byte,honest p99,verdict\n" +
+		`"1,000,000 calls","2 MB sent, 0 kB of memory, 1.0 s of CPU","1, 2","64 MB, 3.0 s of CPU",32x,3.0x,"32.0 B, 1500 ns",1.00 ms to 20 ms,bounded` + "\n"
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 

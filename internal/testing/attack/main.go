@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"sync"
@@ -27,17 +28,17 @@ import (
 )
 
 type options struct {
-	only     *regexp.Regexp
-	short    bool
-	flaws    bool   // run the flaws instead of the attacks
-	markdown string // the page to write the table into; empty for none
-	verbose  bool
+	only    *regexp.Regexp
+	short   bool
+	flaws   bool   // run the flaws instead of the attacks
+	csv     string // the directory to write the table into; empty for none
+	verbose bool
 }
 
 // A Program is a command that makes attacks.
 type Program struct {
 	Attacks []*Attack
-	Table   string // the name of its table in the markers of the page
+	Table   string // the name of the file of its table, without .csv
 
 	Listen func(dir string) map[Path]string // returns the targets that a server listens on; dir is its own
 	Server []nearcall.ServerOption
@@ -71,7 +72,7 @@ func (p *Program) Main() {
 	list := flag.Bool("list", false, "list the attacks and exit")
 	flag.BoolVar(&o.short, "short", false, "use smaller counts, a couple of seconds for each attack, and make as many at a time as there are processors")
 	flag.BoolVar(&o.flaws, "flaws", false, "run servers that have flaws on purpose: each must be found beyond its bounds")
-	flag.StringVar(&o.markdown, "markdown", "", "write the table between the markers of this file")
+	flag.StringVar(&o.csv, "csv", "", "write the table into a file of this directory")
 	flag.BoolVar(&o.verbose, "v", false, "print all that was measured")
 	flag.Parse()
 	var err error
@@ -153,8 +154,8 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 	}
 	fmt.Fprintln(out)
 	printTable(out, results)
-	if o.markdown != "" {
-		if err := rewrite(o.markdown, p.Table, results); err != nil {
+	if o.csv != "" {
+		if err := writeCSV(filepath.Join(o.csv, p.Table+".csv"), results); err != nil {
 			return err
 		}
 	}

@@ -4,9 +4,11 @@ package attack
 
 import (
 	"bytes"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -135,43 +137,19 @@ func printTable(out io.Writer, results []*result) {
 	_ = w.Flush()
 }
 
-// markers returns the lines around a table in a page.
-func markers(table string) (begin, end string) {
-	return "<!-- " + table + ": begin -->", "<!-- " + table + ": end -->"
-}
-
-// markdown returns the table for a page, with the honest client's latency.
-func markdown(results []*result) []byte {
-	var b bytes.Buffer
-	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(append(columns[:len(columns)-1:len(columns)-1], "for a byte", "honest p99", columns[len(columns)-1]))
-	line(strings.Split("---,---,---,---,---:,---:,---:,---,---", ","))
+// writeCSV writes the table to a file, with the honest client's latency.
+func writeCSV(file string, results []*result) error {
+	last := len(columns) - 1
+	table := [][]string{slices.Insert(slices.Clone(columns), last, "for a byte", "honest p99")}
 	for _, r := range results {
-		cells := r.row()
-		last := len(cells) - 1
-		cells = append(cells[:last:last], r.perByte(), fmt.Sprintf("%s to %s", shortly(r.before.P99), shortly(r.during.P99)), cells[last])
-		for i := range cells {
-			cells[i] = strings.ReplaceAll(cells[i], "|", "\\|")
-		}
-		line(cells)
+		p99 := fmt.Sprintf("%s to %s", shortly(r.before.P99), shortly(r.during.P99))
+		table = append(table, slices.Insert(r.row(), last, r.perByte(), p99))
 	}
-	return b.Bytes()
-}
-
-// rewrite replaces what is between the markers of a table in the file.
-func rewrite(file, table string, results []*result) error {
-	page, err := os.ReadFile(file)
-	if err != nil {
+	var b bytes.Buffer
+	if err := csv.NewWriter(&b).WriteAll(table); err != nil {
 		return err
 	}
-	begin, end := markers(table)
-	before, rest, begins := bytes.Cut(page, []byte(begin))
-	_, after, ends := bytes.Cut(rest, []byte(end))
-	if !begins || !ends {
-		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, begin, end)
-	}
-	page = bytes.Join([][]byte{before, []byte(begin + "\n"), markdown(results), []byte(end), after}, nil)
-	return os.WriteFile(file, page, 0o666)
+	return os.WriteFile(file, b.Bytes(), 0o666)
 }
 
 // size formats bytes.

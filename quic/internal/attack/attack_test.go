@@ -45,13 +45,11 @@ func TestAttacksAreComplete(t *testing.T) {
 			t.Errorf("%s lacks something", a.Name)
 		}
 	}
-	page, err := os.ReadFile("../../../docs/security.md")
+	table, err := os.ReadFile("../../../docs/results/" + p.Table + ".csv")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "<!-- "+p.Table+": begin -->")
-	table, _, _ = strings.Cut(table, "<!-- "+p.Table+": end -->")
-	if rows := strings.Count(table, "\n| ") - 2; rows != len(p.Attacks) {
-		t.Errorf("the page's table has %d attacks, want %d", rows, len(p.Attacks))
+	if rows := strings.Count(string(table), "\n") - 1; rows != len(p.Attacks) {
+		t.Errorf("the table has %d attacks, want %d", rows, len(p.Attacks))
 	}
 }

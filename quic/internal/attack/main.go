@@ -29,7 +29,7 @@ func main() { program().Main() }
 func program() *attack.Program {
 	return &attack.Program{
 		Attacks:  slices.Concat(connectionAttacks, callAttacks, blockAttacks),
-		Table:    "attacks over QUIC",
+		Table:    "attacks-quic",
 		Listen:   func(string) map[attack.Path]string { return map[attack.Path]string{overQUIC: "quic:127.0.0.1:0"} },
 		Server:   []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate()}}))},
 		Client:   []nearcall.DialOption{nearcall.WithTransportCredentials(nearcall.NewTLS(&tls.Config{InsecureSkipVerify: true}))},
