@@ -172,7 +172,7 @@ func TestMarkdownOfTwoProcesses(t *testing.T) {
 		"| empty call | cancellable | 270001728 | 234784111 |",
 		"### Processor time of an operation over unix sockets, both processes together ",
 		"| empty call | cancellable | 0.002 (7.4 ns) |",
-		"¹ ttrpc has no messages of more than 4 MB. ² nearcall and grpc-go alone carry FlatBuffers here. ³ raw has no streams. ⁴ protobuf has no streams. ⁵ ttrpc answers client streams with a unary reply, which needs special code. ⁶ connect-http1 has no streams both ways. ⁷ raw has one caller. ⁸ protobuf has one caller. Times move",
+		"¹ ttrpc has no messages of more than 4 MB. ² nearcall and grpc-go alone carry FlatBuffers here. ³ raw has no streams. ⁴ protobuf has no streams. ⁵ ttrpc answers client streams with a unary reply, which needs special code. ⁶ connect-http1 has no streams both ways. ⁷ nearcall and grpc-go alone are measured with 10,000 streams. ⁸ raw has one caller. ⁹ protobuf has one caller. Times move",
 		"- drpc: a connection has one call at a time",
 		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op | CPU ns/op | CPU ratio | op/s |",
 		"| nearcall | 3.7 | 0.003 | 4 | 5 | 6 | 1000000000 | 96 | 2 | 7.4 | 0.002 | 270001728 |",

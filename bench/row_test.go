@@ -331,7 +331,8 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 // TestRowsBetweenProcesses checks the list of rows against its purpose.
 func TestRowsBetweenProcesses(t *testing.T) {
 	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, flat-1MB, flat-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
-		"server-stream-100x32B, client-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
+		"server-stream-100x32B, client-stream-100x32B, bidi-echo-32B, bidi-echo-32B-100-streams, bidi-echo-32B-1000-streams, bidi-echo-32B-10000-streams, " +
+		"unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
 	var titles []string
 	for _, table := range peerTables() {
 		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -147,7 +148,8 @@ func hangsUp(t *testing.T) (target string) {
 			if err != nil {
 				return
 			}
-			hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
+			_, _ = io.ReadFull(conn, make([]byte, len(wire.Question)))
+			hello := wire.AppendHello([]byte(wire.Answer+wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
 			_, _ = conn.Write(wire.AppendBye(hello, wire.ByeClosed, evil))
 			_, _ = conn.Read(make([]byte, 1<<10)) // or the client would see a reset
 			_ = conn.Close()

@@ -116,7 +116,6 @@ func TestWrongNamesAreExplained(t *testing.T) {
 		{[]string{"list", serveNear(t, "tcp:127.0.0.1:0", silent)}, 64 + 12, noReflection},
 		{[]string{"list", serveFar(t, silent)}, 64 + 12, noReflection},
 		{[]string{"list", "grpc:" + strings.TrimPrefix(nearOnly, "tcp:")}, 64 + 12, "; here that is the target " + nearOnly},
-		{[]string{"list", "tcp:" + serveFar(t, withShop)}, 64 + 14, "dial grpc:"},
 		{[]string{"list", "tcp:127.0.0.1:1"}, 64 + 14, "127.0.0.1:1: connect"},
 		{[]string{"list", "127.0.0.1:1"}, 64 + 14, "127.0.0.1:1: connect"},
 	} {

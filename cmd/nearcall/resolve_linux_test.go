@@ -207,7 +207,7 @@ func TestResolveKnowsThePath(t *testing.T) {
 	}
 	if runtime.GOOS == "linux" {
 		closed := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.DisableSharedMemory())
-		checks = append(checks, check{[]string{strings.TrimPrefix(closed, "tcp:")}, endpoint{Speaks: "nearcall", Path: "tcp"}, "MaxSharedMemory"})
+		checks = append(checks, check{[]string{strings.TrimPrefix(closed, "tcp:")}, endpoint{Speaks: "nearcall", Path: "tcp"}, "DisableSharedMemory"})
 	}
 	if needs.HasUnixSockets() {
 		path := "unix"
@@ -218,7 +218,7 @@ func TestResolveKnowsThePath(t *testing.T) {
 		stays := serveNear(t, "unix:"+filepath.Join(t.TempDir(), "s"), withShop, nearcall.DisableSharedMemory())
 		checks = append(checks, check{[]string{socket}, endpoint{Speaks: "nearcall", Path: path}, ""},
 			check{[]string{"passthrough:///" + socket}, endpoint{Speaks: "nearcall", Path: path}, ""},
-			check{[]string{stays}, endpoint{Speaks: "nearcall", Path: "unix"}, "MaxSharedMemory"},
+			check{[]string{stays}, endpoint{Speaks: "nearcall", Path: "unix"}, "DisableSharedMemory"},
 			check{[]string{"unix:/nowhere/s"}, endpoint{Error: "no such file"}, ""})
 	}
 	for _, c := range checks {

@@ -129,7 +129,7 @@ func (r reply) error(first []byte) error {
 	case isNative, isGRPC:
 		return nil
 	case isOldNative:
-		what = "a nearcall server listens there that cannot be asked for its protocol; dial it by a target of nearcall, such as tcp:HOST:PORT"
+		what = "a nearcall server listens there that cannot be asked for its protocol, as within a WebSocket; dial a ws: or wss: target"
 	case isHTTP1:
 		what = "an HTTP/1 server listens there, or one that expects TLS; dial the port of a gRPC server, or use WithTransportCredentials"
 	case wantsTLS:
