@@ -163,7 +163,7 @@ func TestRepliesAreUnderstood(t *testing.T) {
 // TestAnythingElseIsAnErrorThatSaysWhatToDo, whether or not the server then closes the connection.
 func TestAnythingElseIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct{ reply, want string }{
-		"an old server of nearcall": {wire.Magic, "dial it by a target of nearcall"},
+		"an old server of nearcall": {wire.Magic, "dial a ws:"},
 		"HTTP/1":                    {"HTTP/1.1 400 Bad Request\r\n\r\n", "or use WithTransportCredentials"},
 		"an alert":                  {"\x15\x03\x01\x00\x02\x02\x46", "expects TLS; use WithTransportCredentials"},
 		"another line":              {"SSH-2.0-OpenSSH\r\n", `begins with "S`},
