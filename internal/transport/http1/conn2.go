@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +27,10 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 		return
 	}
 	c.startAge()
-	if err := c.http.Serve(&single{conn: c}); errors.Is(err, http.ErrServerClosed) {
+	// The error does not tell whether package http has taken the connection before it was shut down.
+	lis := &single{conn: c}
+	_ = c.http.Serve(lis)
+	if lis.conn != nil {
 		sock.RefuseRequests(c, stopping)
 	}
 }
