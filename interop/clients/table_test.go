@@ -140,6 +140,8 @@ func (r row) versions(c column) []string {
 		return []string{two}
 	case r.Browser:
 		return []string{one}
+	case r.Protocol == nearcallsOwn && c.Handler: // it goes on with gRPC
+		return []string{two}
 	}
 	return r.Versions
 }
@@ -150,7 +152,7 @@ const (
 	grpcWeb         = "gRPC-Web"
 	grpcProtocol    = "gRPC"
 	webSocket       = "WebSocket"
-	nearcallsOwn    = "nearcall's own"
+	nearcallsOwn    = "nearcall's own, or gRPC"
 
 	unary          = "unary"
 	withReflection = "unary, after reflection"
@@ -202,17 +204,14 @@ func threeProtocols(client, calls string) []row {
 const (
 	onlyH2      = "`credentials.NewTLS` agrees on `h2` alone: use `nearcall.NewTLS`."
 	onlyHTTP2   = "`http2.Server` speaks HTTP/2 alone, and browsers speak that only over TLS."
-	notHTTP     = "nearcall's own protocol is not HTTP: dial `ws:` or `wss:`."
 	noUsersCert = "A browser takes certificates from its user, not from a page. The tests give it none."
 )
 
-var reasons = []string{onlyH2, noUsersCert, notHTTP, onlyHTTP2}
+var reasons = []string{onlyH2, noUsersCert, onlyHTTP2}
 
 // why says why the calls of a cell fail. It returns "" if they succeed.
 func why(r row, c column, version string) string {
 	switch {
-	case version == own && c.Handler:
-		return notHTTP
 	case version == one && c.Title == "`Serve`, `credentials.NewTLS`":
 		return onlyH2
 	case version == one && c.Title == "`http2.Server.ServeConn`":
@@ -369,7 +368,7 @@ func table() string {
 	for _, c := range columns {
 		head, rule = head+" "+c.Title+" |", rule+" --- |"
 	}
-	marks := []string{"¹", "²", "³", "⁴"}
+	marks := []string{"¹", "²", "³"}
 	var lines []string // without the clients
 	clients := make(map[string][]string)
 	for _, caller := range callers {
