@@ -64,7 +64,7 @@ test: ## the tests of all modules with the race detector, each benchmark once, a
 
 # The steps are in .ci/run, which calls make test before them.
 .PHONY: check
-check: ## what CI runs besides make test: lint, rivals, foreign suites, C++, Chromium, proxies, a fleet, Wine
+check: ## what CI runs besides make test: lint, foreign suites, C++, Chromium, proxies, a fleet, Wine
 	./.ci/run check
 
 lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, and spelling, over all modules
@@ -441,7 +441,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, and under all of Wine.
 # Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = rivals grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, mutations, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
