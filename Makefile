@@ -28,10 +28,6 @@ SHELL       := bash
 FAILURES ?= /dev/null
 NOTES    ?= /dev/null
 
-# The flag for module $$m. Vet and staticcheck have it as well, so that all three compile each package
-# once. The tournament's rivals are built without the race detector, as it finds races of theirs.
-WITH_RACE = $$(test "$$m" = ./bench -o "$$m" = ./interop/targets || echo $(RACE))
-
 # $(call each,NAME,COMMAND) runs COMMAND in all modules, and fails at the end if it failed in one.
 # COMMAND knows the module as $$m.
 define each
@@ -73,10 +69,10 @@ fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
 
 vet:
-	$(call each,go vet,$(GO) vet $(WITH_RACE) ./...)
+	$(call each,go vet,$(GO) vet $(RACE) ./...)
 
 staticcheck:
-	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && GOFLAGS=$(WITH_RACE) "$$tool" ./...)
+	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && GOFLAGS=$(RACE) "$$tool" ./...)
 
 # internal/testing/house/words.txt lists the banned words with the reasons. These tests read all files,
 # which takes several times as long with the race detector.
@@ -94,8 +90,8 @@ spelling:
 # would. With -bench go test would test one package at a time, so the flag goes to the tests
 # themselves; the packages that take longest begin first.
 # make targets runs the tests of interop/targets, which build xDS.
-UNIT = test "$$m" = ./interop/targets || $(GO) test $(WITH_RACE) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
-	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v /internal/testing/house) -args -test.bench=. -test.benchtime=1x
+UNIT = $(GO) test $(RACE) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
+	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -e /internal/testing/house -e /interop/targets) -args -test.bench=. -test.benchtime=1x
 
 unit: export NEARCALL_RIVALS = none
 unit: #: the tests of all modules but the rivals', each benchmark once
@@ -265,7 +261,7 @@ flaky: #: each package's short tests FLAKY (20) times beside two busy processes
 		$(MAKE) --no-print-directory flaky-alone
 
 flaky-alone:
-	$(call each,go test,$(GO) test $(WITH_RACE) -vet=off -short -count=$(FLAKY) -timeout 0 ./...)
+	$(call each,go test,$(GO) test $(RACE) -vet=off -short -count=$(FLAKY) -timeout 0 ./...)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
@@ -285,7 +281,7 @@ schemas: #: the codec's tests with the types of SCHEMAS (20) random schemas
 
 # go vet compiles what the packages import, and checks their tests as well. That takes half the time
 # without the modules that nobody imports.
-CROSS_MODULES = $(filter-out ./bench ./cpp/% ./ecosystem ./examples/% ./interop ./interop/%,$(MODULES))
+CROSS_MODULES = $(filter-out ./bench ./examples/% ./interop,$(MODULES))
 cross: ## vet for the systems in CROSS, of the modules that programs import
 	@set -e; for target in $(CROSS); do for m in $(CROSS_MODULES); do \
 		echo "== $$m: $$target"; \
@@ -322,7 +318,7 @@ web-node: #: the TypeScript package's tests in Node alone
 web-bench: web-tools #: @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s bench -- $(WEB_BENCH)
 
-web-pages: web-tools #: build the scripts of the pages of examples/board and examples/connect again
+web-pages: web-tools #: build the scripts of the pages of examples/board and connect/example again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s pages
 
 web-tools:
@@ -355,7 +351,7 @@ comma        := ,
 .PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
-	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
+	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
 
 cpp-sanitized: #: make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
@@ -415,7 +411,7 @@ lines: #: lines per package, comments included and generated code left out
 web-generate: web-tools #: make the generated code of web again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
 		buf generate ../examples/board/boardpb --template buf.board.gen.yaml && \
-		buf generate ../examples/connect/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
+		buf generate ../connect/example/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
 		protos=$$(cd ../interop/connect && $(GO) mod download connectrpc.com/conformance && $(GO) list -m -f '{{.Dir}}' connectrpc.com/conformance)/proto && \
 		buf build "$$protos" --exclude-source-info -o -#format=binpb | \
 			buf generate -#format=binpb --template buf.conformance.gen.yaml \
@@ -431,10 +427,10 @@ generate: ## make the generated code again
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
-	cd examples/connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+	cd connect/example && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative greetpb/greet.proto
-	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
-	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
+	protoc -I cpp/test --go_out=interop/cpp/echopb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
+	protoc -I cpp/bench --go_out=interop/cpp/benchpb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
