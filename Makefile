@@ -51,7 +51,7 @@ list-all:
 
 LINT = fmt vet staticcheck house spelling
 
-test: ## the tests of all modules with the race detector, each benchmark once, and TypeScript in Node
+test: ## the short tests of all modules with the race detector, and TypeScript in Node: in six minutes on two cores
 	@failures=$$(mktemp); notes=$$(mktemp); for t in unit web-node; do \
 		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
 	done; \
@@ -84,24 +84,32 @@ spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/lint/spelling.csv
 
-# Each benchmark runs once, so that it keeps working, and fuzz tests run over their
-# seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
-# there are processors, and most in interop. -vet=off because `make vet` checks more than go test
-# would. With -bench go test would test one package at a time, so the flag goes to the tests
-# themselves; the packages that take longest begin first.
-# make targets runs the tests of interop/targets, which build xDS.
-UNIT = $(GO) test $(RACE) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
-	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -e /internal/testing/house -e /interop/targets) -args -test.bench=. -test.benchtime=1x
+# Tests that call t.Parallel mostly wait, so more of them run at a time than there are processors, and
+# most in interop. -vet=off because `make vet` checks more than go test would. The packages that take
+# longest begin first. make targets runs the tests of interop/targets, which build xDS.
+UNIT = $(GO) test -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
+UNIT_PACKAGES = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -e /internal/testing/house -e /interop/targets)
 
+# Fuzz tests run over their seeds. go test repeats only what has changed.
 unit: export NEARCALL_RIVALS = none
-unit: #: the tests of all modules but the rivals', each benchmark once
+unit: #: the short tests of all modules with the race detector
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,go test,$(UNIT))
+	$(call each,go test,$(UNIT) $(RACE) -short $(UNIT_PACKAGES))
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
+
+# With -bench go test would test one package at a time, so the flag goes to the tests themselves.
+.PHONY: all-tests race
+all-tests: export NEARCALL_RIVALS = none
+all-tests: ## every test of all modules, and each benchmark once, without the race detector
+	$(call each,go test,$(UNIT) $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
+
+race: export NEARCALL_RIVALS = none
+race: #: the same with the race detector
+	$(call each,go test -race,$(UNIT) -race $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
 
 # A rival that fails, or ends the process, is no failure of nearcall.
 .PHONY: rivals
@@ -291,7 +299,7 @@ cross: ## vet for the systems in CROSS, of the modules that programs import
 # The race detector does not support 32-bit systems. This fails on a machine that
 # cannot run 32-bit programs.
 BITS32 ?= . ./test
-bits32: ## the core module's short tests where an int and an address have 32 bits; BITS32= leaves those of package nearcall out
+bits32: #: the core module's short tests where an int and an address have 32 bits; BITS32= leaves those of package nearcall out
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off $(BITS32) $$($(GO) list ./internal/... | grep -v /internal/testing/house)
 
 # WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in ~/.cache/nearcall-wine.
@@ -437,7 +445,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These mostly repeat what ci does: for longer, on more paths, and under all of Wine.
 # Each goes on where another fails.
-RELEASE_CHECKS = rivals grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = race rivals grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, mutations, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

@@ -347,10 +347,14 @@ func TestAConnectionThatWasLostStaysOutOfIdleMode(t *testing.T) {
 func TestConnectionsToAnOrdinaryServerThatEndAllTheTime(t *testing.T) {
 	addr := ordinary(t, service{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Millisecond}))
 	conn := dial(t, []string{addr})
+	calls := 1500
+	if testing.Short() {
+		calls = 100
+	}
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			for range 1500 {
+			for range calls {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				_, err := testpb.NewTestServiceClient(conn).EmptyCall(ctx, &testpb.Empty{})
 				cancel()

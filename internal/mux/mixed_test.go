@@ -87,11 +87,7 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 // TestMessagesOfMixedSizes sends messages of 0 to 5 MB in both directions of several calls, of
 // both sides, with windows, rooms and pauses that are drawn at random. All must arrive.
 func TestMessagesOfMixedSizes(t *testing.T) {
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 10
-	}
-	for seed := range seeds {
+	for seed := range seeds() {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { mixed(t, seed) })
 		})
