@@ -60,8 +60,8 @@
 // connection that the program has.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials. On Linux
-// [UnixAuthInfo] identifies the peer process. Package shmstats shows how many connections became
-// shared memory, and why the latest connection that stayed a socket did so. Keepalive,
+// [UnixAuthInfo] identifies the peer process. Package metrics shows how many connections became
+// shared memory, and why others did not. Keepalive,
 // flow-control windows, limits and the idle timeout are options, as in gRPC. A call that no
 // handler has seen is retried transparently.
 //

@@ -247,7 +247,7 @@ func DisableSharedMemory() ServerOption {
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and clients of
 // shm: targets wait for up to 5 seconds and are then refused. When a connection ends, large
 // messages that have arrived count until the program receives them. Those beyond the limit are
-// lost: receiving one fails with ResourceExhausted. Package shmstats reports the use.
+// lost: receiving one fails with ResourceExhausted. Package metrics reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Memory = max(bytes, 1) })
 }

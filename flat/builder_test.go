@@ -14,7 +14,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/flat"
 	"github.com/nearcall/nearcall/flat/internal/store"
-	"github.com/nearcall/nearcall/shmstats"
+	"github.com/nearcall/nearcall/metrics"
 )
 
 func TestABuilderOwnsItsMemoryUntilItWasSent(t *testing.T) {
@@ -137,7 +137,7 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Skip("shared memory needs Linux")
 	}
 	target := "shm:" + filepath.Join(t.TempDir(), "s")
-	before := shmstats.Read().Bytes
+	before := metrics.Read().GetSharedMemory().GetBytes()
 	srv := nearcall.NewServer()
 	store.RegisterPicturesServer(srv, building{})
 	lis, err := nearcall.Listen(target)
@@ -153,10 +153,10 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 	if _, err := client.Get(t.Context(), query("first", 1)); err != nil {
 		t.Fatal(err)
 	}
-	used := shmstats.Read().Bytes
+	used := metrics.Read().GetSharedMemory().GetBytes()
 	b := flat.NewRequest(conn, 1<<20)
 	_ = flat.NewRequest(conn, 1<<20) // is never sent
-	if n := shmstats.Read().Bytes - used; n < 1<<20 {
+	if n := metrics.Read().GetSharedMemory().GetBytes() - used; n < 1<<20 {
 		t.Fatalf("the builder has %d bytes of shared memory", n)
 	}
 	_ = conn.Close()
@@ -169,9 +169,9 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Error("a closed connection has sent a message")
 	}
 	_, _ = codec.Marshal(b) // as far as it is not sent, this takes its memory; nobody frees it
-	for deadline := time.Now().Add(10 * time.Second); shmstats.Read().Bytes > before; {
+	for deadline := time.Now().Add(10 * time.Second); metrics.Read().GetSharedMemory().GetBytes() > before; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes of shared memory are left", shmstats.Read().Bytes-before)
+			t.Fatalf("%d bytes of shared memory are left", metrics.Read().GetSharedMemory().GetBytes()-before)
 		}
 		runtime.GC()
 		time.Sleep(time.Millisecond)

@@ -10,6 +10,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -110,6 +111,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 		s.mu.Lock()
 		s.hello = h
 		s.mu.Unlock()
+		s.counted.Begin(s.client, counters.QUIC)
 		close(s.met)
 		return nil
 	case !met:

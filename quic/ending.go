@@ -215,6 +215,7 @@ func (s *session) end(reason error, tell bool) {
 	for _, st := range all {
 		st.abort(reason, tell)
 	}
+	s.counted.End()
 	close(s.over)
 	if s.acceptor != nil {
 		s.acceptor.Closed(reason)

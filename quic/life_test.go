@@ -27,9 +27,11 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -167,6 +169,30 @@ func TestWhatHandlersFind(t *testing.T) {
 	if info := <-found; info.State.NegotiatedProtocol != alpn || info.SecurityLevel != credentials.PrivacyAndIntegrity {
 		t.Errorf("the peer is %+v", info)
 	}
+}
+
+// A session counts on both sides from the end of its handshake until it has ended.
+func TestSessionsAreCounted(t *testing.T) {
+	open := func() int64 {
+		client, _ := counters.Sessions(true, counters.QUIC)
+		server, _ := counters.Sessions(false, counters.QUIC)
+		return client + server
+	}
+	leak.Eventually(t, "the sessions of other tests have ended", func() bool { return open() == 0 })
+	_, client := counters.Sessions(true, counters.QUIC)
+	_, server := counters.Sessions(false, counters.QUIC)
+	srv, target := serve(t, service{})
+	if _, err := dial(t, target).UnaryCall(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	leak.Eventually(t, "the session counts on both sides", func() bool { return open() == 2 }) // a call may overtake HELLO
+	_, clients := counters.Sessions(true, counters.QUIC)
+	_, servers := counters.Sessions(false, counters.QUIC)
+	if clients != client+1 || servers != server+1 {
+		t.Errorf("%d clients' and %d servers' sessions were opened", clients-client, servers-server)
+	}
+	srv.Stop()
+	leak.Eventually(t, "the session has ended on both sides", func() bool { return open() == 0 })
 }
 
 func TestBadTargetsAndCredentials(t *testing.T) {

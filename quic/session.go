@@ -11,6 +11,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -51,6 +52,7 @@ type session struct {
 	taken      atomic.Int64                 // bytes of large replies that quic-go has put into packets
 	peerDrains atomic.Bool                  // the peer takes no more calls
 	keeper     encoded.Keeper               // of messages that arrive
+	counted    counters.Session
 
 	mu       sync.Mutex
 	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
@@ -88,7 +90,7 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS),
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.drain.takes = math.MaxUint64
 	return s

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
@@ -36,6 +37,7 @@ import (
 	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/testing/child"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/metrics"
 )
 
 // A near dials a target whose connections find the nearer path, and knows the last session.
@@ -66,7 +68,7 @@ func (n *near) path() (path, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.last.Peer()
-	return p.Path, p.NotNearer
+	return p.Path.String(), p.NotNearer
 }
 
 // option returns the option with which a connection has n for its dialer.
@@ -81,7 +83,7 @@ func dialNear(t *testing.T, target string, opts ...nearcall.DialOption) (testpb.
 	return dial(t, target, append(opts, impatient(), n.option())...), n
 }
 
-// wantPath makes a call and checks that it travels by path, "" for TCP, and why not nearer.
+// wantPath makes a call and checks that it travels by path, and why not nearer.
 func wantPath(t *testing.T, client testpb.TestServiceClient, n *near, path, why string) {
 	t.Helper()
 	wantCode(t, <-invoke(t.Context(), client), codes.OK)
@@ -401,6 +403,16 @@ func testNearSession(t *testing.T, path string, secure bool) {
 	own.Stop()
 }
 
+// stays returns how many connections are counted that stay over TCP for a reason.
+func stays(reason string) (n uint64) {
+	for _, why := range metrics.Read().GetNotNearer() {
+		if why.GetReason() == reason {
+			n += why.GetConnections()
+		}
+	}
+	return n
+}
+
 // A server without a listener that it can offer names for, one or a client that has turned memory
 // off, and one of another user are called over TCP, and the session says why.
 func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
@@ -420,21 +432,22 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 		serve     func(*testing.T) string
 		opts      []nearcall.DialOption
 		path, why string
+		reason    string // that is counted
 	}{
-		"wrapped by the server":  {serve: func(t *testing.T) string { return own(t, wrappingTCP{listenTCP(t)}) }, why: "offers nothing"},
-		"closed by its listener": {serve: func(t *testing.T) string { return own(t, closingTCP{listenTCP(t)}) }, why: "offers nothing"},
+		"wrapped by the server":  {serve: func(t *testing.T) string { return own(t, wrappingTCP{listenTCP(t)}) }, why: "offers nothing", reason: "no_offer"},
+		"closed by its listener": {serve: func(t *testing.T) string { return own(t, closingTCP{listenTCP(t)}) }, why: "offers nothing", reason: "no_offer"},
 		"wrapped by the client": {
-			serve: of(), why: "neither a TCP socket",
+			serve: of(), why: "neither a TCP socket", reason: "wrapped_connection",
 			opts: []nearcall.DialOption{nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 				c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 				return wrappedConn{c}, err
 			})},
 		},
-		"a proxy":                             {serve: func(t *testing.T) string { return relayTCP(t, of()(t)) }, why: "something is between"},
-		"a proxy to this process":             {serve: func(t *testing.T) string { return relayTCP(t, own(t, listenTCP(t))) }, why: "something is between"},
-		"no memory in the server":             {serve: of(nearMemory + "=0"), why: "MaxSharedMemory"},
-		"too little memory in the server":     {serve: of(nearMemory + "=1000"), why: "as much shared memory is used as may be"},
-		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, why: "WithDisableSharedMemory"},
+		"a proxy":                             {serve: func(t *testing.T) string { return relayTCP(t, of()(t)) }, why: "something is between", reason: "declined"},
+		"a proxy to this process":             {serve: func(t *testing.T) string { return relayTCP(t, own(t, listenTCP(t))) }, why: "something is between", reason: "intercepted"},
+		"no memory in the server":             {serve: of(nearMemory + "=0"), why: "MaxSharedMemory", reason: "declined"},
+		"too little memory in the server":     {serve: of(nearMemory + "=1000"), why: "as much shared memory is used as may be", reason: "declined"},
+		"no memory in the client":             {serve: of(), opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, why: "WithDisableSharedMemory", reason: "disabled"},
 		"no memory in the client, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t)) }, opts: []nearcall.DialOption{nearcall.WithDisableSharedMemory()}, path: "inproc"},
 		"no memory in the server, in process": {serve: func(t *testing.T) string { return own(t, listenTCP(t), nearcall.DisableSharedMemory()) }, path: "inproc"},
 		"another user": {serve: func(t *testing.T) string {
@@ -442,13 +455,17 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 				t.Skip("only root can become another user")
 			}
 			return of(nearUser + "=1234")(t)
-		}, why: "process of user 1234"},
+		}, why: "process of user 1234", reason: "other_user"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hold(t)
 			leavesNoMemory(t)
-			client, n := dialNear(t, test.serve(t), test.opts...)
-			wantPath(t, client, n, test.path, test.why)
+			target, before := test.serve(t), stays(test.reason)
+			client, n := dialNear(t, target, test.opts...)
+			wantPath(t, client, n, cmp.Or(test.path, "tcp"), test.why)
+			if test.reason != "" && stays(test.reason) == before {
+				t.Errorf("%s is not counted: %v", test.reason, metrics.Read().GetNotNearer())
+			}
 			s, err := client.FullDuplexCall(t.Context())
 			if err == nil {
 				err = s.CloseSend()
@@ -477,7 +494,7 @@ func TestOtherServersAreNotConfusedByAClientThatAsks(t *testing.T) {
 	go func() { served <- old.Serve(lis) }()
 	target := "tcp:" + lis.Addr().String()
 	client, n := dialNear(t, target)
-	wantPath(t, client, n, "", "")
+	wantPath(t, client, n, "other", "")
 	old.Stop()
 	if err := <-served; err != nil {
 		t.Error(err)
@@ -748,7 +765,7 @@ func TestANetworkNamespaceIsAnotherHost(t *testing.T) {
 	}
 	server := serveNear(t, "10.213.77.2:0", nearNetwork+"=nearcall1")
 	client, n := dialNear(t, server.Target, nearcall.WithTransportCredentials(insecureCreds()))
-	wantPath(t, client, n, "", "another host")
+	wantPath(t, client, n, "tcp", "another host")
 	endNear(t, server)
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/chaos"
 	"github.com/nearcall/nearcall/internal/testing/child"
 	"github.com/nearcall/nearcall/internal/testing/leak"
-	"github.com/nearcall/nearcall/shmstats"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // overShm lists the ways to set up shared memory.
@@ -376,7 +376,7 @@ func TestArrivedMessagesSurviveConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			srv.GracefulStop()
-			becomes(t, "the connection has ended", func(s shmstats.Stats) bool { return s.Connections == 0 })
+			becomes(t, "the connection has ended", func(s *metricspb.SharedMemory) bool { return s.Connections == 0 })
 			for range 2 {
 				m, err := s.Recv()
 				if n := len(m.GetPayload().GetBody()); n != size || err != nil {
@@ -439,7 +439,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 				}
 			}
 			srv.GracefulStop()
-			becomes(t, "the connection has ended", func(s shmstats.Stats) bool { return s.Connections == 0 })
+			becomes(t, "the connection has ended", func(s *metricspb.SharedMemory) bool { return s.Connections == 0 })
 			received := 0
 			for _, s := range all {
 				m, err := s.Recv()

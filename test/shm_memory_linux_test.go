@@ -19,7 +19,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/shmstats"
+	"github.com/nearcall/nearcall/metrics"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // least is what a connection of shared memory uses at least on the client's side, in
@@ -30,10 +31,10 @@ const (
 )
 
 // becomes waits until is reports true for the stats.
-func becomes(t *testing.T, what string, is func(shmstats.Stats) bool) {
+func becomes(t *testing.T, what string, is func(*metricspb.SharedMemory) bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		now := shmstats.Read()
+		now := metrics.Read().GetSharedMemory()
 		if is(now) {
 			return
 		}
@@ -44,12 +45,12 @@ func becomes(t *testing.T, what string, is func(shmstats.Stats) bool) {
 }
 
 // noneOpen waits until the connections of earlier tests are closed.
-func noneOpen(t *testing.T) shmstats.Stats {
+func noneOpen(t *testing.T) *metricspb.SharedMemory {
 	t.Helper()
-	becomes(t, "no connection is left, and no memory", func(s shmstats.Stats) bool {
+	becomes(t, "no connection is left, and no memory", func(s *metricspb.SharedMemory) bool {
 		return s.Connections == 0 && s.Bytes == 0
 	})
-	return shmstats.Read()
+	return metrics.Read().GetSharedMemory()
 }
 
 func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
@@ -65,30 +66,30 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	client := testpb.NewTestServiceClient(conn)
 	wantNetwork(t, client, "shm")
-	now := shmstats.Read()
+	now := metrics.Read().GetSharedMemory()
 	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != minOfServer+least {
 		t.Errorf("both sides of a connection are upgraded: %+v, before it %+v", now, before)
 	}
 	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(100_000)}); err != nil {
 		t.Error(err)
 	}
-	if after := shmstats.Read(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
+	if after := metrics.Read().GetSharedMemory(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
 		t.Errorf("after a large message: %+v, before it %+v", after, now)
 	}
 	time.Sleep(20 * time.Millisecond) // until both sides sleep
 	wantNetwork(t, client, "shm")
-	if after := shmstats.Read(); after.Wakeups == before.Wakeups {
+	if after := metrics.Read().GetSharedMemory(); after.Wakeups == before.Wakeups {
 		t.Errorf("nobody was woken for a call: %+v", after)
 	}
 
 	wantNetwork(t, dial(t, lis.Target(), nearcall.WithDisableSharedMemory()), "unix")
-	if now := shmstats.Read(); now.Fallbacks != before.Fallbacks {
+	if now := metrics.Read().GetSharedMemory(); now.Fallbacks != before.Fallbacks {
 		t.Errorf("what nobody offered counts: %+v", now)
 	}
 	declines := listen(t, targetFor(t, "unix+shm"))
 	start(t, serve(t, aware(), nearcall.DisableSharedMemory()), declines)
 	wantNetwork(t, dial(t, declines.Target()), "unix")
-	if now := shmstats.Read(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "DisableSharedMemory") {
+	if now := metrics.Read().GetSharedMemory(); now.Fallbacks-before.Fallbacks != 2 {
 		t.Errorf("a server has declined: %+v", now)
 	}
 	_ = conn.Close()
@@ -151,7 +152,7 @@ func TestDrainingConnectionsKeepNoNewOnesOut(t *testing.T) {
 				start(t, serve(t, service, nearcall.MaxSharedMemory(bound.server), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 10 * time.Millisecond})), lis)
 				client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(bound.client))
 				replaced := func() bool {
-					now := shmstats.Read()
+					now := metrics.Read().GetSharedMemory()
 					return now.Upgrades+now.Fallbacks-before.Upgrades-before.Fallbacks >= 20
 				}
 				var all sync.WaitGroup
@@ -197,7 +198,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 		}
 	}
 	all.Wait()
-	now := shmstats.Read()
+	now := metrics.Read().GetSharedMemory()
 	if now.NoRoom == before.NoRoom || now.LargeMessages == before.LargeMessages {
 		t.Errorf("some were to find room, and some not: %+v, before %+v", now, before)
 	}
@@ -236,10 +237,10 @@ func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
 			waiting = append(waiting, s)
 		}
 	}
-	becomes(t, "all replies are sent, as far as there is credit", func(s shmstats.Stats) bool {
+	becomes(t, "all replies are sent, as far as there is credit", func(s *metricspb.SharedMemory) bool {
 		return s.LargeMessages+s.NoRoom == before.LargeMessages+before.NoRoom+clients*streams
 	})
-	hoarded := shmstats.Read()
+	hoarded := metrics.Read().GetSharedMemory()
 
 	honest := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least))
 	wantNetwork(t, honest, "shm")
@@ -254,7 +255,7 @@ func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes(s)
-	if now := shmstats.Read(); now.LargeMessages != hoarded.LargeMessages+1 {
+	if now := metrics.Read().GetSharedMemory(); now.LargeMessages != hoarded.LargeMessages+1 {
 		t.Errorf("a reply to somebody else finds no slab: %+v, before %+v", now, hoarded)
 	}
 	for _, s := range waiting { // nothing was lost

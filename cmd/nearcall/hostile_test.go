@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/nearcall/nearcall/callstats/callstatspb"
 	"github.com/nearcall/nearcall/internal/wire"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // evil controls a terminal and a shell, if they let it: by ESC, by the C1 control CSI, by marks that
@@ -37,7 +37,7 @@ const evil = "E\x1b[31m\u009b2J\b\x7f\u202e\u2066\u200f\r\nFORGED\u2028FORGED\u2
 type hostile struct {
 	rpb.UnimplementedServerReflectionServer
 	healthpb.UnimplementedHealthServer
-	callstatspb.UnimplementedCallStatsServer
+	metricspb.UnimplementedMetricsServer
 	services []string
 }
 
@@ -103,14 +103,18 @@ func (*hostile) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.
 	return nil, status.Error(codes.NotFound, evil)
 }
 
-func (*hostile) Get(context.Context, *callstatspb.GetRequest) (*callstatspb.GetReply, error) {
-	return &callstatspb.GetReply{Methods: []*callstatspb.Method{{Name: "/" + evil, Begun: 1}}}, nil
+func (*hostile) Get(context.Context, *metricspb.GetRequest) (*metricspb.Snapshot, error) {
+	return &metricspb.Snapshot{
+		Methods:   []*metricspb.Method{{Name: "/" + evil, Begun: 1}},
+		Sessions:  []*metricspb.Sessions{{Side: evil, Path: evil}},
+		NotNearer: []*metricspb.NotNearer{{Reason: evil}},
+	}, nil
 }
 
 func (s *hostile) register(srv server) {
 	rpb.RegisterServerReflectionServer(srv, s)
 	healthpb.RegisterHealthServer(srv, s)
-	callstatspb.RegisterCallStatsServer(srv, s)
+	metricspb.RegisterMetricsServer(srv, s)
 	greet := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-bin", evil))
 		return wrapperspb.String(evil), decode(new(wrapperspb.StringValue))

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	target "github.com/nearcall/nearcall/internal/targets"
@@ -303,8 +304,8 @@ var errLooked = errors.New("the client wanted to know no more")
 // describe describes a session, and closes it.
 func (e *endpoint) describe(s link.Session) {
 	peer := s.Peer()
-	e.Speaks, e.TLS, e.NotNearer, e.Path = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer, peer.Path
-	if e.Path == "" && peer.Addr != nil {
+	e.Speaks, e.TLS, e.NotNearer, e.Path = "nearcall", tlsOf(peer.AuthInfo), peer.NotNearer, peer.Path.String()
+	if peer.Path == counters.Other && peer.Addr != nil {
 		e.Path = peer.Addr.Network()
 	}
 	_ = s.Close(errLooked)

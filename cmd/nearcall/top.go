@@ -15,17 +15,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/callstats/callstatspb"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 func topCommand() *cobra.Command {
 	f, interval, tables := new(connFlags), seconds(time.Second), 0
 	c := &cobra.Command{
-		Use: "top TARGET", Short: "show what calls a server gets, by method, each second",
-		Long: "The server must count its calls with package callstats, and register that: calls := callstats.New(),\n" +
+		Use: "top TARGET", Short: "show what calls a server gets, by method, and its sessions, each second",
+		Long: "The server must count its calls with package metrics, and register that: calls := metrics.NewCalls(),\n" +
 			"the option nearcall.StatsHandler(calls), and calls.Register(srv). Times are those of calls that ended; the\n" +
 			"time of a stream is that from its begin to its end. CALLS and ERRORS count since the server began to count.\n" +
-			"Ctrl-C ends the command.",
+			"SESSIONS are those of the server's process, since that started. Ctrl-C ends the command.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: f.complete(nil),
 		RunE: func(c *cobra.Command, args []string) error {
 			if tables < 0 {
@@ -52,12 +52,12 @@ func topCommand() *cobra.Command {
 // top prints a table after each interval, until ctx is done. If that is before the server's
 // first answer, it returns an error.
 func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w io.Writer) error {
-	client, live := callstatspb.NewCallStatsClient(p.conn), isTerminal(w)
+	client, live := metricspb.NewMetricsClient(p.conn), isTerminal(w)
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
-	var before *callstatspb.GetReply
+	var before *metricspb.Snapshot
 	for n := 0; tables == 0 || n <= tables; n++ {
-		now, err := client.Get(ctx, new(callstatspb.GetRequest))
+		now, err := client.Get(ctx, new(metricspb.GetRequest))
 		if err != nil && before != nil && ctx.Err() != nil {
 			return nil
 		}
@@ -72,6 +72,7 @@ func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w 
 				screen.WriteString("\n")
 			}
 			printTraffic(&screen, p.target, traffic(before, now))
+			printSessions(&screen, now)
 			if _, err := w.Write(screen.Bytes()); err != nil {
 				return err
 			}
@@ -96,7 +97,7 @@ func noCounts(err error) error {
 		return err
 	}
 	return status.Errorf(st.Code(), "the server does not offer its counts (%s); its program can count calls with package "+
-		"github.com/nearcall/nearcall/callstats: calls := callstats.New(), the option nearcall.StatsHandler(calls), and calls.Register(srv)",
+		"github.com/nearcall/nearcall/metrics: calls := metrics.NewCalls(), the option nearcall.StatsHandler(calls), and calls.Register(srv)",
 		st.Message())
 }
 
@@ -110,11 +111,11 @@ type methodTraffic struct {
 }
 
 // traffic returns what happened between two replies, the busiest method first.
-func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
+func traffic(before, now *metricspb.Snapshot) (all []methodTraffic) {
 	if before.GetSince() != now.GetSince() { // the server restarted, and counts from 0
-		before = &callstatspb.GetReply{Now: now.GetSince()}
+		before = &metricspb.Snapshot{Now: now.GetSince()}
 	}
-	earlier := make(map[string]*callstatspb.Method)
+	earlier := make(map[string]*metricspb.Method)
 	for _, m := range before.GetMethods() {
 		earlier[m.GetName()] = m
 	}
@@ -142,7 +143,7 @@ func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
 
 // quantile returns a time. The share q of the calls that the parameter now counts, and before does
 // not count, ended within it.
-func quantile(before, now *callstatspb.Method, q float64) time.Duration {
+func quantile(before, now *metricspb.Method, q float64) time.Duration {
 	counted := make(map[int64]uint64)
 	for _, b := range before.GetTimes() {
 		counted[b.GetMostNanoseconds()] = b.GetCalls()
@@ -180,6 +181,21 @@ func printTraffic(w io.Writer, target string, all []methodTraffic) {
 		fmt.Fprintf(w, "%-*s %9s %9s %9d %9s %9s %9d %9d\n",
 			width, m.name, frequency(m.calls), frequency(m.errors), m.running, brief(m.p50), brief(m.p99), m.begun, m.failed)
 	}
+}
+
+// printSessions prints the sessions of the server's process, and what it knows of them.
+func printSessions(w io.Writer, s *metricspb.Snapshot) {
+	if len(s.GetSessions()) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%-26s %9s %9s\n", "SESSIONS", "OPEN", "OPENED")
+	for _, n := range s.GetSessions() {
+		fmt.Fprintf(w, "%-26s %9d %9d\n", clean("as "+n.GetSide()+", "+n.GetPath()), n.GetOpen(), n.GetOpened())
+	}
+	for _, why := range s.GetNotNearer() {
+		fmt.Fprintf(w, "%-36s %9d\n", clean("not nearer: "+why.GetReason()), why.GetConnections())
+	}
+	fmt.Fprintf(w, "%d transparent retries, %d by policy, %d reconnections\n", s.GetTransparentRetries(), s.GetPolicyRetries(), s.GetReconnections())
 }
 
 func frequency(perSecond float64) string {

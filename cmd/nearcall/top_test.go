@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/callstats"
-	"github.com/nearcall/nearcall/callstats/callstatspb"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/metrics"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // counting serves a shop that counts its calls.
 func counting(t *testing.T) (target string) {
 	t.Helper()
-	calls := callstats.New()
+	calls := metrics.NewCalls()
 	return serveNear(t, "tcp:127.0.0.1:0", func(srv server) {
 		withPlainShop(srv)
 		calls.Register(srv)
@@ -32,6 +32,7 @@ var table = regexp.MustCompile(`^\n?tcp:\S+: [0-9.]+ calls/s, [0-9.]+ errors/s, 
 
 METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99     CALLS    ERRORS
 (?s:.*)nearcall\.examples\.orders\.Orders/Place +[0-9.]+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s +\d+ +0
+(?s:.*)as server, tcp +[0-9]+ +[0-9]+
 `)
 
 // A reader interrupts top when it has written two tables.
@@ -84,7 +85,7 @@ func TestTopPrintsTraffic(t *testing.T) {
 	if n := strings.Count(two, "METHOD "); n != 2 {
 		t.Errorf("with -n 2 it prints %d tables:\n%s", n, two)
 	}
-	if strings.Contains(got, "callstats") || strings.Contains(got, "\x1b") {
+	if strings.Contains(got, "metrics.v1") || strings.Contains(got, "\x1b") {
 		t.Errorf("its own calls or control characters are in\n%q", got)
 	}
 }
@@ -112,8 +113,8 @@ func (w *interrupting) Write(b []byte) (int, error) {
 }
 
 func TestTopNeedsCounts(t *testing.T) {
-	const says = "the server does not offer its counts (unknown service nearcall.callstats.v1.CallStats); its program can count calls with package github.com/nearcall/nearcall/callstats: " +
-		"calls := callstats.New(), the option nearcall.StatsHandler(calls), and calls.Register(srv)"
+	const says = "the server does not offer its counts (unknown service nearcall.metrics.v1.Metrics); its program can count calls with package github.com/nearcall/nearcall/metrics: " +
+		"calls := metrics.NewCalls(), the option nearcall.StatsHandler(calls), and calls.Register(srv)"
 	fails(t, 64+12, says, "top", onOne(t))
 	fails(t, 64+12, says, "top", serveFar(t, withShop))
 	fails(t, exitUsage, "write a number of seconds above 0", "top", "-interval", "0", "x")
@@ -131,16 +132,16 @@ func TestTopFailsIfTheServerDoesNotAnswer(t *testing.T) {
 
 func TestTrafficIsTheDifference(t *testing.T) {
 	const second = int64(time.Second)
-	bucket := func(most time.Duration, calls uint64) *callstatspb.Bucket {
-		return &callstatspb.Bucket{MostNanoseconds: int64(most), Calls: calls}
+	bucket := func(most time.Duration, calls uint64) *metricspb.Bucket {
+		return &metricspb.Bucket{MostNanoseconds: int64(most), Calls: calls}
 	}
-	before := &callstatspb.GetReply{Since: 1, Now: 10 * second, Methods: []*callstatspb.Method{
-		{Name: "/a/A", Begun: 100, Ended: map[uint32]uint64{0: 100}, Times: []*callstatspb.Bucket{bucket(time.Second, 100)}},
+	before := &metricspb.Snapshot{Since: 1, Now: 10 * second, Methods: []*metricspb.Method{
+		{Name: "/a/A", Begun: 100, Ended: map[uint32]uint64{0: 100}, Times: []*metricspb.Bucket{bucket(time.Second, 100)}},
 		{Name: "/b/B", Begun: 7, Ended: map[uint32]uint64{0: 5}},
 	}}
-	now := &callstatspb.GetReply{Since: 1, Now: 12 * second, Methods: []*callstatspb.Method{
-		{Name: "", Begun: 1, Ended: map[uint32]uint64{12: 1}, Times: []*callstatspb.Bucket{bucket(time.Microsecond, 1)}},
-		{Name: "/a/A", Begun: 301, Ended: map[uint32]uint64{0: 290, 5: 10}, Times: []*callstatspb.Bucket{bucket(time.Millisecond, 190), bucket(time.Second, 105), bucket(2*time.Second, 5)}},
+	now := &metricspb.Snapshot{Since: 1, Now: 12 * second, Methods: []*metricspb.Method{
+		{Name: "", Begun: 1, Ended: map[uint32]uint64{12: 1}, Times: []*metricspb.Bucket{bucket(time.Microsecond, 1)}},
+		{Name: "/a/A", Begun: 301, Ended: map[uint32]uint64{0: 290, 5: 10}, Times: []*metricspb.Bucket{bucket(time.Millisecond, 190), bucket(time.Second, 105), bucket(2*time.Second, 5)}},
 		{Name: "/b/B", Begun: 7, Ended: map[uint32]uint64{0: 5}},
 	}}
 	all := traffic(before, now)
@@ -167,6 +168,23 @@ a/A                                           100       5.0         1       1ms 
 b/B                                             0         0         2         -         -         7         0
 `
 	if out.String() != table {
+		t.Errorf("it prints\n%s", out.String())
+	}
+
+	out.Reset()
+	printSessions(&out, &metricspb.Snapshot{
+		Sessions:           []*metricspb.Sessions{{Side: "client", Path: "shm", Open: 2, Opened: 14}, {Side: "server", Path: "grpc", Opened: 1}},
+		NotNearer:          []*metricspb.NotNearer{{Reason: "no_memory", Connections: 3}},
+		TransparentRetries: 4, PolicyRetries: 5, Reconnections: 6,
+	})
+	const sessions = `
+SESSIONS                        OPEN    OPENED
+as client, shm                     2        14
+as server, grpc                    0         1
+not nearer: no_memory                        3
+4 transparent retries, 5 by policy, 6 reconnections
+`
+	if out.String() != sessions {
 		t.Errorf("it prints\n%s", out.String())
 	}
 

@@ -33,8 +33,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/callstats"
 	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
+	"github.com/nearcall/nearcall/metrics"
 )
 
 var (
@@ -62,7 +62,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	calls := callstats.New()
+	calls := metrics.NewCalls()
 	opts := []nearcall.ServerOption{nearcall.StatsHandler(calls)}
 	if *cert != "" {
 		config, err := rotating(*cert, *key, *ca)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -339,6 +340,7 @@ type subConn struct {
 	channel *Channel
 	current atomic.Pointer[current]
 	ready   atomic.Bool   // as the policy has heard last
+	begun   atomic.Bool   // there was a session
 	giver   atomic.Uint64 // the number of a picker that has given sc to a call to an ordinary server, mostly the last one
 }
 
@@ -385,6 +387,9 @@ func (sc *subConn) UpdateAddresses(addrs []resolver.Address) {
 
 // begin makes c the session of sc. It returns a function for the end of the connection.
 func (sc *subConn) begin(c *current) (end func()) {
+	if sc.begun.Swap(true) {
+		counters.Reconnections.Add(1)
+	}
 	sc.current.Store(c)
 	return sync.OnceFunc(func() {
 		sc.current.CompareAndSwap(c, nil)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -154,6 +155,7 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 // attempt, or the error of the call if there is none.
 func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
 	if transparent {
+		counters.TransparentRetries.Add(1)
 		return transparentRetry, nil
 	}
 	d, err := r.shouldRetry(err, trailer)
@@ -164,6 +166,7 @@ func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent boo
 		return 0, err
 	}
 	r.numRetries++
+	counters.PolicyRetries.Add(1)
 	return policyRetry, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -449,7 +450,7 @@ func TestSessionsThatAreMissingAreRetried(t *testing.T) {
 	})
 }
 
-// Transparent retries do not count as attempts of the policy.
+// Transparent retries do not count as attempts of the policy. Package counters counts both.
 func TestTransparentRetriesAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var previous [][]string
@@ -463,6 +464,7 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 		}
 		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
 			previous = nil
+			transparent, policy := counters.TransparentRetries.Load(), counters.PolicyRetries.Load()
 			b := start(t, handlers{
 				unary:  func(ctx context.Context, m *message) (*message, error) { return m, note(ctx) },
 				stream: func(ss grpc.ServerStream) error { return note(ss.Context()) },
@@ -473,6 +475,9 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 			wantCode(t, call(NewClient(cfg)), codes.OK)
 			if got := fmt.Sprint(previous); got != "[[] [1] [2]]" {
 				t.Errorf("%s: attempts %s", kind, got)
+			}
+			if transparent, policy = counters.TransparentRetries.Load()-transparent, counters.PolicyRetries.Load()-policy; transparent != 3 || policy != 2 {
+				t.Errorf("%s: %d transparent retries and %d by policy are counted", kind, transparent, policy)
 			}
 		}
 	})

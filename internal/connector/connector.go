@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -47,6 +48,7 @@ type Connector struct {
 	stopDial  func()        // ends the dial loop; nil if none runs
 	attempts  uint64        // number of dial loops so far
 	redial    redial
+	connected bool // there was a session since the start, or since the last idle timeout
 }
 
 // A Config says how to connect.
@@ -335,6 +337,10 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 	c.stopDial = nil
 	c.failure = nil
 	c.ready.Store(&session{s, begun})
+	if c.connected {
+		counters.Reconnections.Add(1)
+	}
+	c.connected = true
 	c.setState(connectivity.Ready)
 	return true, next
 }

@@ -131,7 +131,7 @@ func (c *Connector) enterIdle() []*session {
 		c.stopDial()
 		c.stopDial = nil
 	}
-	c.redial = redial{}
+	c.redial, c.connected = redial{}, false
 	c.setState(connectivity.Idle)
 	if running(i.calls.Load()) > 0 {
 		i.timer.Reset(i.nextCheck(0))

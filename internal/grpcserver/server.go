@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -102,6 +103,11 @@ func New(c Config) *Server {
 // result of its security handshake. The client must send its settings before the deadline.
 func (s *Server) Take(conn net.Conn, first []byte, auth credentials.AuthInfo, deadline time.Time) {
 	c := &connection{Conn: conn, server: s, first: first, auth: auth, deadline: deadline}
+	if o, ok := conn.(interface{ OnRequest(f func()) }); ok { // another server may get it
+		o.OnRequest(c.begin)
+	} else {
+		c.begin()
+	}
 	if !s.add(c) || !s.conns.put(c) {
 		_ = c.Close()
 	}
@@ -368,7 +374,10 @@ type connection struct {
 	first    []byte // the rest of these bytes, which grpc-go has not read yet
 	auth     credentials.AuthInfo
 	deadline time.Time // for the settings; guarded by server.mu
+	counted  counters.Session
 }
+
+func (c *connection) begin() { c.counted.Begin(false, counters.GRPC) }
 
 // Read implements [net.Conn].
 func (c *connection) Read(b []byte) (int, error) {
@@ -385,6 +394,7 @@ func (c *connection) Read(b []byte) (int, error) {
 // Close implements [net.Conn].
 func (c *connection) Close() error {
 	c.server.remove(c)
+	c.counted.End()
 	return c.Conn.Close()
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -298,10 +299,11 @@ type Peer struct {
 	// is free, and Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
 
-	// Path is how calls travel if that is nearer than Addr says: "inproc" or "shm" in place of a
-	// TCP connection. NotNearer says why a client that wanted a nearer path than its TCP connection
-	// has none.
-	Path, NotNearer string
+	// Path is how calls travel, which may be nearer than Addr says.
+	Path counters.Path
+
+	// NotNearer says why a client that wanted a nearer path than its TCP connection has none.
+	NotNearer string
 
 	// Local says that the caller's context reaches the callee, so the callee needs no timer for
 	// the deadline.

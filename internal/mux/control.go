@@ -44,6 +44,7 @@ func (s *Session) handleHello(body []byte) error {
 	s.hello, s.reading.isMet = h, true
 	s.mu.Unlock()
 	after.run()
+	s.counted.Begin(s.opts.Client, s.opts.Peer.Path)
 	close(s.helloReceived)
 	return err
 }

@@ -206,6 +206,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	case logger.V(2):
 		logger.Infof("closing the connection with %s: %q", s.opts.Name, reason)
 	}
+	s.counted.End()
 	close(s.allCallsEnded)
 	if started && s.acceptor != nil {
 		s.acceptor.Closed(reason)

@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
@@ -152,6 +153,7 @@ type Session struct {
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the resident and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
+	counted       counters.Session
 
 	mu           sync.Mutex
 	refusal      error // why no new calls are made; nil while they are

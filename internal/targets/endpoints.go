@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -114,6 +115,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 		return nil, nil, nil, err
 	}
 	if !native {
+		counters.Stay(sock.ErrOnlyGRPC)
 		return nil, over, auth, nil
 	}
 	s, err := d.Over(ctx, raw, over, auth)

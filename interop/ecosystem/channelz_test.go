@@ -7,15 +7,15 @@ import (
 	channelzservice "google.golang.org/grpc/channelz/service"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/callstats"
-	"github.com/nearcall/nearcall/callstats/callstatspb"
 	pb "github.com/nearcall/nearcall/interop/ecosystem/internal/gatewaypb"
+	"github.com/nearcall/nearcall/metrics"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // channelz, registered with a nearcall server, has the connections and calls of ordinary gRPC
-// clients. callstats has the calls of all clients.
+// clients. Package metrics has the calls of all clients.
 func TestChannelzHasOrdinaryClientsAndCallstatsHasAll(t *testing.T) {
-	calls := callstats.New()
+	calls := metrics.NewCalls()
 	srv := nearcall.NewServer(nearcall.StatsHandler(calls))
 	pb.RegisterShopServer(srv, &shop{})
 	channelzservice.RegisterChannelzServiceToServer(srv)
@@ -50,7 +50,7 @@ func TestChannelzHasOrdinaryClientsAndCallstatsHasAll(t *testing.T) {
 		t.Errorf("channelz has %d calls and %d sockets more for an ordinary client, want 3 and 1", c-callsBefore, s-socketsBefore)
 	}
 
-	stats, err := callstatspb.NewCallStatsClient(near).Get(t.Context(), &callstatspb.GetRequest{})
+	stats, err := metricspb.NewMetricsClient(near).Get(t.Context(), &metricspb.GetRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +59,6 @@ func TestChannelzHasOrdinaryClientsAndCallstatsHasAll(t *testing.T) {
 		begun[m.GetName()] = m.GetBegun()
 	}
 	if get, list := begun["/"+service+"/Get"], begun["/"+service+"/List"]; get != 4 || list != 2 {
-		t.Errorf("callstats has %v, want 4 calls of Get and 2 of List", begun)
+		t.Errorf("metrics has %v, want 4 calls of Get and 2 of List", begun)
 	}
 }

@@ -29,49 +29,49 @@ var Imports = []Rule{
 	{Pkg: "internal/durations"},
 	{Pkg: "internal/goid"},
 	{Pkg: "internal/scmrights"},
-	{Pkg: "internal/link", May: []string{"internal/wait"}},
+	{Pkg: "internal/counters"},
+	{Pkg: "internal/link", May: []string{"internal/counters", "internal/wait"}},
 	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
-	{Pkg: "internal/mux", May: []string{"internal/durations", "internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/durations", "internal/link", "internal/wait"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/link", "internal/wait"}},
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
-	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
+	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
 	// It lets grpc-go resolve and balance.
-	{Pkg: "internal/balance", May: []string{"internal/call", "internal/durations", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/relay", May: []string{"internal/link"}},
-	{Pkg: "internal/grpcserver", May: []string{"internal/link", "internal/wait"}},
-	{Pkg: "internal/connector", May: []string{"internal/durations", "internal/link", "internal/wait"}},
+	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/link", "internal/wait"}},
+	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/wait"}},
 
-	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and targets passes it to sock.
-	{Pkg: "internal/transport/shm", May: []string{"internal/link", "internal/scmrights"}},
+	{Pkg: "internal/transport/shm", May: []string{"internal/counters", "internal/link", "internal/scmrights"}},
 	// It implements net.Conn, and targets and http1 pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/http1", May: []string{"internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
-	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait"}},
+	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/wait"}},
 
 	{Pkg: "loop", May: []string{"internal/durations", "internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/link", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
-	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
-	{Pkg: "callstats/...", May: []string{"callstats/..."}},
+	{Pkg: "metrics/...", May: []string{"internal/counters", "metrics/..."}},
 
 	// It is a module, which the command requires.
-	{Pkg: "quic/...", May: []string{".", "internal/durations", "internal/encoded", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
+	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
 
 	// The root package ties them together.
 	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},
-	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop", "quic"}, Not: []string{"internal/testing/..."}},
+	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop", "metrics/...", "quic"}, Not: []string{"internal/testing/..."}},
 
 	// What tests need, and programs that run them, is in no product.
 	{Pkg: "internal/testing/chaos", May: []string{".", "internal/link", "internal/options", "internal/testing/...", "loop"}},
@@ -85,7 +85,7 @@ var Imports = []Rule{
 	{Pkg: "test"},
 
 	// Examples use only what users can import.
-	{Pkg: "examples/...", May: []string{".", "callstats", "examples/...", "forward", "loop"}},
+	{Pkg: "examples/...", May: []string{".", "examples/...", "forward", "loop", "metrics"}},
 }
 
 // Requires lists the modules that the core module may require directly.

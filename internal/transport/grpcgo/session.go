@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -29,6 +30,7 @@ type Session struct {
 	end       func()        // called when ended is closed
 	done      chan struct{} // closed when no more calls are made
 	ended     chan struct{} // closed after done, when all calls have ended
+	counted   counters.Session
 
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
@@ -43,10 +45,12 @@ var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 // authority. It makes unary calls as such if peer.OneShot is set. Errors of conn can wrap
 // [link.ErrUnprocessed]. end is called when the session has ended.
 func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
-	return &Session{
+	s := &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
 		done: make(chan struct{}), ended: make(chan struct{}), live: make(map[*stream]struct{}),
 	}
+	s.counted.Begin(true, counters.GRPC)
+	return s
 }
 
 // sessionOf returns a session that retires when conn is not ready any more, and closes it at the
@@ -241,6 +245,7 @@ func (s *Session) endIfIdle() {
 	s.mu.Unlock()
 	if ends {
 		s.end()
+		s.counted.End()
 		close(s.ended)
 	}
 }

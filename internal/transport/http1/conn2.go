@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -89,6 +90,7 @@ type conn2 struct {
 	handover sock.Handover
 	drain    draining
 	closed   chan struct{}
+	counted  counters.Session
 
 	// Used by the goroutine that reads.
 	in    *bufio.Reader
@@ -365,6 +367,7 @@ func (c *conn2) open() {
 	defer c.mu.Unlock()
 	if !c.opened {
 		c.opened = true
+		c.counted.Begin(false, counters.HTTP)
 		_ = c.Conn.SetReadDeadline(time.Time{})
 		_ = c.limitWriteLocked()
 	}
@@ -397,6 +400,7 @@ func (c *conn2) Close() error {
 	c.server.mu.Lock()
 	delete(c.server.conns, c)
 	c.server.mu.Unlock()
+	c.counted.End()
 	err := c.Conn.Close()
 	c.drain.changed(http.StateClosed)
 	close(c.closed)

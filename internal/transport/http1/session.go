@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -39,6 +40,7 @@ type session struct {
 	peer     link.Peer
 	done     chan struct{}
 	ended    chan struct{}
+	counted  counters.Session
 	writes   atomic.Int64 // how many writes to the connection have ended
 
 	mu       sync.Mutex
@@ -171,6 +173,7 @@ func (c *session) Close(reason error) error {
 	if st != nil {
 		st.Abort(reason)
 	}
+	c.counted.End()
 	close(c.ended)
 	if a != nil {
 		a.Closed(reason)
@@ -255,6 +258,7 @@ func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stream = st
+	c.counted.Begin(false, counters.HTTP)
 	return c.reason
 }
 

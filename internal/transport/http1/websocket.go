@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -51,7 +52,7 @@ func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Ha
 		r = r.WithContext(r.Context()) // a copy
 		r.TLS = &info.State
 	}
-	s.opts.Sockets.Serve(over, link.Peer{AuthInfo: auth, Request: websocket.Keep(r, without...)}, h.Deadline, h.Accept)
+	s.opts.Sockets.Serve(over, link.Peer{AuthInfo: auth, Path: counters.WebSocket, Request: websocket.Keep(r, without...)}, h.Deadline, h.Accept)
 	return 0, ""
 }
 

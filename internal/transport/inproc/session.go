@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -47,6 +48,7 @@ type end struct {
 	session *session
 	out, in *direction
 	peer    link.Peer
+	counted counters.Session
 }
 
 // Options set up a session.
@@ -79,7 +81,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
 	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}
 	for _, e := range []*end{&s.client, &s.server} {
-		e.peer.OneShot, e.peer.Local = true, true
+		e.peer.OneShot, e.peer.Local, e.peer.Path = true, true, counters.InProcess
 	}
 	a := accept(&s.server)
 	if a == nil {
@@ -95,6 +97,8 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 			s.mu.Unlock()
 		}
 	}
+	s.client.counted.Begin(true, counters.InProcess)
+	s.server.counted.Begin(false, counters.InProcess)
 	s.mu.Lock()
 	closed, reason := s.isClosed, s.reason
 	s.mu.Unlock()
@@ -229,6 +233,8 @@ func (e *end) Close(reason error) error {
 	first := !s.isClosed
 	if first {
 		s.isClosed, s.reason = true, reason
+		s.client.counted.End()
+		s.server.counted.End()
 		close(s.ended)
 	}
 	s.mu.Unlock()

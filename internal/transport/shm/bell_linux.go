@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/counters"
 )
 
 // A bell is a socket by which this side wakes the peer and is woken by it. Each byte is one ring.
@@ -69,7 +71,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 
 // ring wakes the peer from its current wait, or makes its next one return at once.
 func (b *bell) ring() {
-	counters.bells.Add(1)
+	counters.Shm.Wakeups.Add(1)
 	_ = b.raw.Control(b.onRing)
 }
 

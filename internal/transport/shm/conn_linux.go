@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/nearcall/nearcall/internal/counters"
 )
 
 // A Conn carries bytes between two processes of one machine through shared memory. It is a
@@ -237,9 +239,9 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 	b, at, ok = c.slabs.allocate(n)
 	if ok {
-		counters.slabs.Add(1)
+		counters.Shm.LargeMessages.Add(1)
 	} else {
-		counters.noSlab.Add(1)
+		counters.Shm.NoRoom.Add(1)
 	}
 	return b, at, ok
 }
@@ -256,7 +258,7 @@ func (c *Conn) Done(at int) { c.slabs.done(at) }
 // PlaceOf implements [mux.Placer].
 func (c *Conn) PlaceOf(b []byte) (at int, ok bool) {
 	if at, ok = c.slabs.send(b); ok {
-		counters.slabs.Add(1)
+		counters.Shm.LargeMessages.Add(1)
 	}
 	return at, ok
 }
@@ -322,7 +324,7 @@ func (c *Conn) Close() error {
 		c.out.Unlock()
 		c.in.Unlock()
 		c.fetches.close() // last, so that messages can be kept in the memory that the others have released
-		counters.open.Add(-1)
+		counters.Shm.Connections.Add(-1)
 	})
 	return err
 }

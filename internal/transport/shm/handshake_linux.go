@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
@@ -55,7 +56,7 @@ func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
 	case err != nil:
 		return nil, nil, err
 	case verdict[0] == declines:
-		return nil, nil, fmt.Errorf("the server declines: %s", body)
+		return nil, nil, counters.Declined.New(fmt.Sprintf("the server declines: %s", body))
 	case verdict[0] != takes:
 		return nil, nil, fmt.Errorf("%w: its answer makes no sense", errBroken)
 	}
@@ -252,7 +253,7 @@ func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 	return c, nil
 }
 
-var errDeclined = errors.New("the client declines")
+var errDeclined = counters.Declined.New("the client declines")
 
 // confirmed waits for the client's verdict, and returns an error unless it accepts.
 func (in *incoming) confirmed() error {
@@ -285,4 +286,14 @@ func SameUser(conn *net.UnixConn) error {
 		return fmt.Errorf("the system does not say whose process the peer is: %w", credErr)
 	}
 	return trusts(uint32(os.Geteuid()), cred.Uid, readOnce)
+}
+
+// count counts the outcome of an offer.
+func count(err error) {
+	if err != nil {
+		counters.Shm.Fallbacks.Add(1)
+		return
+	}
+	counters.Shm.Upgrades.Add(1)
+	counters.Shm.Connections.Add(1)
 }

@@ -1,12 +1,12 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -81,7 +81,7 @@ func (m *Memory) unreserveRead(n int) { m.read.Add(-int64(n)) }
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	ok := reserveOf(&m.used, bound, n, leave)
 	if ok {
-		counters.memory.Add(n)
+		counters.Shm.Bytes.Add(n)
 	}
 	return ok
 }
@@ -102,7 +102,7 @@ func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 // unreserve returns n bytes.
 func (m *Memory) unreserve(n int) {
 	m.used.Add(-int64(n))
-	counters.memory.Add(-int64(n))
+	counters.Shm.Bytes.Add(-int64(n))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.freed != nil {
@@ -137,7 +137,7 @@ func (m *Memory) reserveKept(n int) error {
 			" too many to keep a message of %d; allow more, or receive messages sooner",
 			link.ErrExhausted, m.max, option, used.Load(), n)
 	}
-	counters.memory.Add(int64(n))
+	counters.Shm.Bytes.Add(int64(n))
 	return nil
 }
 
@@ -148,8 +148,8 @@ func (m *Memory) unreserveKept(n int) {
 		return
 	}
 	m.kept.Add(-int64(n))
-	counters.memory.Add(-int64(n))
+	counters.Shm.Bytes.Add(-int64(n))
 }
 
 // errMemory is the error of a connection for which the bound has no room.
-var errMemory = errors.New("as much shared memory is used as may be: see MaxSharedMemory")
+var errMemory = counters.NoMemory.New("as much shared memory is used as may be: see MaxSharedMemory")

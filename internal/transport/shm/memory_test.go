@@ -1,9 +1,13 @@
 package shm
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nearcall/nearcall/internal/counters"
+)
 
 func TestMemoryIsTakenUpToItsBound(t *testing.T) {
-	before := Read().Memory
+	before := counters.Shm.Bytes.Load()
 	m := NewMemory(100, false)
 	for _, step := range []struct {
 		take, give int
@@ -16,8 +20,8 @@ func TestMemoryIsTakenUpToItsBound(t *testing.T) {
 			m.unreserve(step.give)
 		}
 	}
-	if m.used.Load() != 0 || Read().Memory != before {
-		t.Errorf("%d bytes are left, %d are counted", m.used.Load(), Read().Memory-before)
+	if m.used.Load() != 0 || counters.Shm.Bytes.Load() != before {
+		t.Errorf("%d bytes are left, %d are counted", m.used.Load(), counters.Shm.Bytes.Load()-before)
 	}
 }
 

@@ -2,11 +2,12 @@ package shm
 
 import (
 	"context"
-	"errors"
 	"net"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nearcall/nearcall/internal/counters"
 )
 
 // Slots bound how many answers to offers wait for their clients. Each answer holds three
@@ -35,7 +36,7 @@ const (
 
 func newSlots(n int) slots { return slots{grace: slotGrace, free: make(chan struct{}, n)} }
 
-var errSlots = errors.New("too many other clients set shared memory up")
+var errSlots = counters.Busy.New("too many other clients set shared memory up")
 
 // acquire waits for a slot, but no longer than timeout. It calls start when it has one, before
 // the slot can be evicted.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/nearcall/nearcall/internal/counters"
 )
 
 // readOnce returns the contents of a system file, and reads it only once. An offer costs a client
@@ -25,9 +27,9 @@ var onceRead sync.Map // from file to func() ([]byte, error)
 func trusts(mine, peers uint32, read func(file string) ([]byte, error)) error {
 	switch {
 	case peers != mine:
-		return fmt.Errorf("the peer is a process of user %d, this is one of user %d", peers, mine)
+		return counters.OtherUser.New(fmt.Sprintf("the peer is a process of user %d, this is one of user %d", peers, mine))
 	case peers == overflowUser(read) && !seesAllUsers(read):
-		return fmt.Errorf("the peer is a process of user %d, which stands for any user that this namespace does not know", peers)
+		return counters.OtherUser.New(fmt.Sprintf("the peer is a process of user %d, which stands for any user that this namespace does not know", peers))
 	}
 	return nil
 }

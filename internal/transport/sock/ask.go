@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -139,6 +140,9 @@ func (r reply) error(first []byte) error {
 	}
 	return fmt.Errorf("%w: %s", link.ErrForeign, what)
 }
+
+// ErrOnlyGRPC is why a connection to an ordinary gRPC server is not nearer.
+var ErrOnlyGRPC = counters.GRPCServer.New("the server speaks only gRPC")
 
 // An asked connection is one whose server has answered the question as an ordinary gRPC server. The
 // server has got the preface, so asked drops the one that the client's transport writes. The

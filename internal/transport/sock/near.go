@@ -37,9 +37,6 @@ const (
 	staying = 5 * time.Second // how long a server waits for a client that neither moves nor stays
 )
 
-// inProcess is the Path of sessions within a process.
-const inProcess = "inproc"
-
 // A nonce belongs to one connection, and is used once.
 type nonce [16]byte
 

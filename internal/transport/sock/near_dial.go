@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
@@ -15,8 +16,8 @@ import (
 )
 
 var (
-	errElsewhere = errors.New("the server is on another host")
-	errNoOffer   = errors.New("the server offers nothing nearer: it cannot, or something is in between")
+	errElsewhere = counters.OtherHost.New("the server is on another host")
+	errNoOffer   = counters.NoOffer.New("the server offers nothing nearer: it cannot, or something is in between")
 
 	errForeignName = errors.New("the server names a socket that is none of nearcall's")
 )
@@ -52,7 +53,7 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 	case why == nil:
 		_ = conn.SetWriteDeadline(time.Now().Add(moving))
 		_, _ = conn.Write(wire.AppendBye(nil, wire.ByeDone, "the client has taken a nearer path"))
-		logPath(fmt.Sprint(o.Peer.Addr), s.Peer().Path, "")
+		logPath(fmt.Sprint(o.Peer.Addr), s.Peer().Path.String(), "")
 		return s, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
@@ -65,23 +66,24 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 // mayAsk returns why a server is not asked for a nearer path.
 func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 	if tcp == nil {
-		return errors.New("the connection is neither a TCP socket itself nor TLS over one")
+		return counters.Wrapped.New("the connection is neither a TCP socket itself nor TLS over one")
 	}
 	near, far := endsOf(tcp)
 	switch {
 	case !onThisHost(near.Addr(), far.Addr()):
 		return errElsewhere
 	case d.Conn != nil:
-		return errors.New("the program's own dialer made the connection, and calls must end when the program closes it")
+		return counters.OwnDialer.New("the program's own dialer made the connection, and calls must end when the program closes it")
 	case d.Options.Upgrade == nil:
-		return errors.New("this system has nothing nearer")
+		return counters.Unsupported.New("this system has nothing nearer")
 	}
 	return nil
 }
 
-// stay records why a session stays on TCP, and logs it unless nothing could be nearer.
+// stay records and counts why a session stays on TCP, and logs it unless nothing could be nearer.
 func (d Dialer) stay(o *mux.Options, why error) {
 	o.Peer.NotNearer = why.Error()
+	counters.Stay(why)
 	if why != errElsewhere {
 		logPath(fmt.Sprint(o.Peer.Addr), "tcp", o.Peer.NotNearer)
 	}
@@ -113,7 +115,7 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 	e.client, e.server = endsOf(tcp)
 	e.namespace = namespaceOf(tcp)
 	if here, ok := named.Load(name); ok && !here.(*Listener).limitsAge() {
-		o.Peer.Path = inProcess
+		o.Peer.Path = counters.InProcess
 		return here.(*Listener).openInProcess(d, n, e, o.Peer)
 	}
 	ctx, cancel := context.WithTimeout(ctx, moving)
@@ -122,7 +124,7 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 	if err != nil {
 		return nil, err
 	}
-	o.First, o.Greeted, o.Peer.Path = nil, false, d.Options.Upgrade.Network
+	o.First, o.Greeted, o.Peer.Path = nil, false, counters.SharedMemory
 	s, err := d.begin(ctx, over, o)
 	if err != nil {
 		return nil, err
@@ -151,7 +153,7 @@ func (d Dialer) introduce(ctx context.Context, n nonce, name string, e ends) (ov
 		return nil, err
 	}
 	if namespaceOf(u) != e.namespace {
-		return nil, errors.New("the TCP connection belongs to another network namespace")
+		return nil, counters.Intercepted.New("the TCP connection belongs to another network namespace")
 	}
 	late := context.AfterFunc(ctx, func() { _ = u.SetDeadline(time.Unix(1, 0)) })
 	if _, err = u.Write(appendIntroduction(nil, n, e)); err == nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -278,10 +279,10 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := session.Peer()
-			if p.Path != "" || p.NotNearer == "" || p.Addr.Network() != "tcp" {
+			if p.Path != counters.TCP || p.NotNearer == "" || p.Addr.Network() != "tcp" {
 				t.Errorf("the session goes by %q to %v: %q", p.Path, p.Addr, p.NotNearer)
 			}
-			if accepted := <-s.accepted; accepted.Peer().Path != "" || accepted.Peer().Addr.String() != p.LocalAddr.String() {
+			if accepted := <-s.accepted; accepted.Peer().Path != counters.TCP || accepted.Peer().Addr.String() != p.LocalAddr.String() {
 				t.Errorf("the server's session goes by %q to %v", accepted.Peer().Path, accepted.Peer().Addr)
 			} else {
 				_ = accepted.Close(net.ErrClosed)
@@ -629,7 +630,7 @@ func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := s.Peer(); p.Path != "" || p.NotNearer != errForeignName.Error() {
+	if p := s.Peer(); p.Path != counters.TCP || p.NotNearer != errForeignName.Error() {
 		t.Errorf("the path is %q, because of %q", p.Path, p.NotNearer)
 	}
 	// The session is there, so the client has decided. Only the test's own connection may be in the queue.

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -168,7 +170,7 @@ func (s *nearOffers) take(n nonce, client ends) (*nearOffer, error) {
 	}
 	delete(s.open, n)
 	if o.ends != client {
-		return nil, fmt.Errorf("something is between the two: the client sees the connection %v", client.difference(o.ends))
+		return nil, counters.Intercepted.New("something is between the two: the client sees the connection " + client.difference(o.ends))
 	}
 	o.taken = true
 	return o, nil
@@ -195,7 +197,7 @@ func (l *Listener) openInProcess(d Dialer, n nonce, e ends, peer link.Peer) (lin
 	if err != nil {
 		return nil, err
 	}
-	o.peer.Path = inProcess
+	o.peer.Path = counters.InProcess
 	return d.Near(d.Options.Window, peer, o.peer, d.Accept, o.accept)
 }
 
@@ -249,11 +251,12 @@ func (l *Listener) introduced(ctx context.Context, u *net.UnixConn) {
 	}
 	over, _, err := l.Options.Upgrade.Answer(ctx, u, nil, decline, false, deadline)
 	if err != nil {
+		counters.Stay(cmp.Or(why, err))
 		logger.Infof("no shared memory with %s, which stays on TCP: %q", peerName(u), err)
 		_ = u.Close()
 		return
 	}
 	peer := o.peer
-	peer.Path = l.Options.Upgrade.Network
+	peer.Path = counters.SharedMemory
 	l.Options.startSession(ready{conn: u, over: over, peer: peer, deadline: deadline, accept: o.accept})
 }

@@ -52,8 +52,9 @@ type opening struct {
 	pings    []byte // what the client's PINGs hold
 	acked    int    // how many SETTINGS of grpc-go the client has acknowledged
 
-	handOver func(Handover) // passes the connection to net/http
-	handover Handover       // of it; Conn and First are set then
+	onRequest func()         // called once the first request is gRPC's; may be nil
+	handOver  func(Handover) // passes the connection to net/http
+	handover  Handover       // of it; Conn and First are set then
 
 	mu    sync.Mutex
 	out   []byte // what grpc-go has written; it begins with a frame
@@ -201,9 +202,16 @@ func (o *opening) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// OnRequest sets a function that is called once the connection is grpc-go's for good. It is called
+// before the first Read.
+func (o *opening) OnRequest(f func()) { o.onRequest = f }
+
 // settle leaves the connection to grpc-go for good.
 func (o *opening) settle() {
 	o.decided = true
+	if o.onRequest != nil {
+		o.onRequest()
+	}
 	o.ready, o.in = append(o.ready, o.in...), nil
 	o.block, o.settings, o.others, o.pings = nil, nil, nil, nil
 	go o.flush() // it could wait for a client that waits for this side to read

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
@@ -68,13 +69,17 @@ func (o Options) maxWindow() int {
 }
 
 // mux returns the options of a session over conn, or over the connection that has replaced it.
-// The caller has set all of peer but the addresses, which are those of conn unless it has set them.
+// The caller has set all of peer but the addresses and the path, which are those of conn unless it has
+// set them.
 func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, peer link.Peer) mux.Options {
 	if peer.Addr == nil {
 		peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
 		if upgraded {
 			peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
 		}
+	}
+	if peer.Path == counters.Other && peer.Addr != nil {
+		peer.Path = counters.PathOver(peer.Addr.Network())
 	}
 	return mux.Options{
 		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
@@ -140,6 +145,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		if err != nil {
 			_ = conn.Close()
 		} else if !native {
+			counters.Stay(ErrOnlyGRPC)
 			s, err = d.Ordinary(ctx, over, auth)
 		}
 		if err != nil {
@@ -165,7 +171,11 @@ func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.A
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", d.Target, d.suggestTarget(err))
 	}
-	o := d.Options.mux(d.Target, true, conn, upgraded, link.Peer{AuthInfo: auth})
+	peer := link.Peer{AuthInfo: auth}
+	if d.Wrap != nil {
+		peer.Path = counters.WebSocket
+	}
+	o := d.Options.mux(d.Target, true, conn, upgraded, peer)
 	o.First = first
 	if d.Near != nil && d.Network == "tcp" && d.Wrap == nil && !upgraded {
 		nearer, err := d.nearer(ctx, raw, conn, &o)

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
@@ -48,7 +50,7 @@ func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 }
 
 // errTurnedOff is the reason why nothing is upgraded with NoUpgrade.
-var errTurnedOff = errors.New("DisableSharedMemory or WithDisableSharedMemory")
+var errTurnedOff = counters.Disabled.New("DisableSharedMemory or WithDisableSharedMemory")
 
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
@@ -75,6 +77,9 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 	if err := ctx.Err(); err != nil {
 		return nil, nil, false, err
 	}
+	if _, ok := conn.(*net.UnixConn); ok {
+		counters.Stay(why)
+	}
 	switch {
 	case o.RequireUpgrade && mux.IsGRPCServer(first):
 		return nil, nil, false, mux.ErrGRPCServer
@@ -91,13 +96,13 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	u, ok := conn.(*net.UnixConn)
 	switch {
 	case o.Upgrade == nil:
-		return nil, errors.New("this system has none")
+		return nil, counters.Unsupported.New("this system has none")
 	case o.NoUpgrade:
 		return nil, errTurnedOff
 	case !ok:
-		return nil, errors.New("the connection is not a unix socket itself")
+		return nil, counters.Wrapped.New("the connection is not a unix socket itself")
 	case abstract(u):
-		return nil, errors.New("anybody may connect to an abstract unix socket")
+		return nil, counters.Abstract.New("anybody may connect to an abstract unix socket")
 	}
 	return u, nil
 }
@@ -115,8 +120,13 @@ func abstract(u *net.UnixConn) bool {
 // the session, and what was read from it already.
 func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
 	decline := ""
-	if _, err := o.upgradable(conn); err != nil {
-		decline = err.Error()
+	_, own := o.upgradable(conn)
+	if own != nil {
+		decline = own.Error()
 	}
-	return o.Upgrade.Answer(ctx, conn, first, decline, o.RequireUpgrade, deadline)
+	c, rest, err := o.Upgrade.Answer(ctx, conn, first, decline, o.RequireUpgrade, deadline)
+	if err != nil {
+		counters.Stay(cmp.Or(own, err))
+	}
+	return c, rest, err
 }

@@ -1,11 +1,11 @@
-package callstats
+package metrics
 
 import (
 	"math/bits"
 	"sync/atomic"
 	"time"
 
-	"github.com/nearcall/nearcall/callstats/callstatspb"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 // A histogram counts times. Each power of two nanoseconds has eight buckets, so that a time
@@ -44,10 +44,10 @@ func limit(i int) time.Duration {
 }
 
 // proto returns the buckets that have counted something.
-func (h *histogram) proto() (all []*callstatspb.Bucket) {
+func (h *histogram) proto() (all []*metricspb.Bucket) {
 	for i := range h {
 		if n := h[i].Load(); n > 0 {
-			all = append(all, &callstatspb.Bucket{MostNanoseconds: int64(limit(i)), Calls: n})
+			all = append(all, &metricspb.Bucket{MostNanoseconds: int64(limit(i)), Calls: n})
 		}
 	}
 	return all

@@ -1,4 +1,4 @@
-package callstats
+package metrics
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package callstats
+package metrics
 
 import (
 	"context"
@@ -13,12 +13,12 @@ var errPanic = errors.New("the handler panicked")
 
 // UnaryInterceptor counts unary calls, for servers where speed matters more than completeness.
 // Instead of using the stats handler, pass UnaryInterceptor to nearcall.ChainUnaryInterceptor and
-// [Stats.StreamInterceptor] to nearcall.ChainStreamInterceptor, before other interceptors. The two
+// [Calls.StreamInterceptor] to nearcall.ChainStreamInterceptor, before other interceptors. The two
 // interceptors do not see calls that fail before a handler runs, because the server does not have
 // the method or cannot decode the request. The times that they count are those of handlers and of
 // later interceptors.
-func (s *Stats) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-	if m := s.method(info.FullMethod); m != nil {
+func (c *Calls) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	if m := c.method(info.FullMethod); m != nil {
 		m.begun.Add(1)
 		begin := time.Now()
 		err = errPanic
@@ -27,9 +27,9 @@ func (s *Stats) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryS
 	return handler(ctx, req)
 }
 
-// StreamInterceptor counts streams: see [Stats.UnaryInterceptor].
-func (s *Stats) StreamInterceptor(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if m := s.method(info.FullMethod); m != nil {
+// StreamInterceptor counts streams: see [Calls.UnaryInterceptor].
+func (c *Calls) StreamInterceptor(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if m := c.method(info.FullMethod); m != nil {
 		m.begun.Add(1)
 		begin := time.Now()
 		err = errPanic

@@ -1,4 +1,4 @@
-package callstats_test
+package metrics_test
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/callstats"
-	"github.com/nearcall/nearcall/callstats/callstatspb"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/metrics"
+	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -45,14 +45,14 @@ func (s shop) Await(ctx context.Context, _ *orderspb.AwaitRequest) (*orderspb.Or
 }
 
 type server interface {
-	callstats.Server
+	metrics.Server
 	Serve(net.Listener) error
 	Stop()
 }
 
 // onBoth runs a test on nearcall and on grpc-go.
 func onBoth(t *testing.T, test func(t *testing.T, conn grpc.ClientConnInterface, awaited chan struct{})) {
-	serve := func(t *testing.T, srv server, calls *callstats.Stats, lis net.Listener) chan struct{} {
+	serve := func(t *testing.T, srv server, calls *metrics.Calls, lis net.Listener) chan struct{} {
 		awaited := make(chan struct{})
 		orderspb.RegisterOrdersServer(srv, shop{awaited: awaited})
 		calls.Register(srv)
@@ -71,7 +71,7 @@ func onBoth(t *testing.T, test func(t *testing.T, conn grpc.ClientConnInterface,
 		if err != nil {
 			t.Fatal(err)
 		}
-		calls := callstats.New()
+		calls := metrics.NewCalls()
 		awaited := serve(t, nearcall.NewServer(nearcall.StatsHandler(calls)), calls, lis)
 		conn, err := nearcall.NewClient(lis.Target())
 		if err != nil {
@@ -85,7 +85,7 @@ func onBoth(t *testing.T, test func(t *testing.T, conn grpc.ClientConnInterface,
 		if err != nil {
 			t.Fatal(err)
 		}
-		calls := callstats.New()
+		calls := metrics.NewCalls()
 		awaited := serve(t, grpc.NewServer(grpc.StatsHandler(calls)), calls, lis)
 		conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
@@ -98,17 +98,17 @@ func onBoth(t *testing.T, test func(t *testing.T, conn grpc.ClientConnInterface,
 
 // get returns the counts by method once ready accepts them: a server counts the end of a call
 // after its client has the reply.
-func get(t *testing.T, conn grpc.ClientConnInterface, ready func(map[string]*callstatspb.Method) bool) map[string]*callstatspb.Method {
+func get(t *testing.T, conn grpc.ClientConnInterface, ready func(map[string]*metricspb.Method) bool) map[string]*metricspb.Method {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		reply, err := callstatspb.NewCallStatsClient(conn).Get(t.Context(), &callstatspb.GetRequest{})
+		reply, err := metricspb.NewMetricsClient(conn).Get(t.Context(), &metricspb.GetRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if reply.GetSince() > reply.GetNow() || time.Since(time.Unix(0, reply.GetNow())).Abs() > time.Hour {
 			t.Fatalf("it counts from %d to %d", reply.GetSince(), reply.GetNow())
 		}
-		methods := make(map[string]*callstatspb.Method)
+		methods := make(map[string]*metricspb.Method)
 		for _, m := range reply.GetMethods() {
 			methods[m.GetName()] = m
 		}
@@ -122,8 +122,8 @@ func get(t *testing.T, conn grpc.ClientConnInterface, ready func(map[string]*cal
 }
 
 const (
-	place = "/nearcall.examples.orders.Orders/Place"
-	await = "/nearcall.examples.orders.Orders/Await"
+	placed = "/nearcall.examples.orders.Orders/Place"
+	await  = "/nearcall.examples.orders.Orders/Await"
 )
 
 func TestCallsAreCountedByMethodAndCode(t *testing.T) {
@@ -138,17 +138,17 @@ func TestCallsAreCountedByMethodAndCode(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ended := func(m *callstatspb.Method) (n uint64) {
+		ended := func(m *metricspb.Method) (n uint64) {
 			for _, each := range m.GetEnded() {
 				n += each
 			}
 			return n
 		}
-		methods := get(t, conn, func(all map[string]*callstatspb.Method) bool { return ended(all[place]) == 5 })
+		methods := get(t, conn, func(all map[string]*metricspb.Method) bool { return ended(all[placed]) == 5 })
 		if len(methods) != 1 {
 			t.Errorf("other methods are counted: %v", methods)
 		}
-		m := methods[place]
+		m := methods[placed]
 		if m.GetBegun() != 5 || m.GetEnded()[uint32(codes.OK)] != 3 || m.GetEnded()[uint32(codes.NotFound)] != 2 {
 			t.Errorf("the counts are %v", m)
 		}
@@ -177,7 +177,7 @@ func TestCallsRunUntilTheyEnd(t *testing.T) {
 			ended <- err
 		}()
 		<-awaited
-		m := get(t, conn, func(all map[string]*callstatspb.Method) bool { return all[await] != nil })[await]
+		m := get(t, conn, func(all map[string]*metricspb.Method) bool { return all[await] != nil })[await]
 		if m.GetBegun() != 1 || len(m.GetEnded()) != 0 || len(m.GetTimes()) != 0 {
 			t.Errorf("while it runs the counts are %v", m)
 		}
@@ -185,7 +185,7 @@ func TestCallsRunUntilTheyEnd(t *testing.T) {
 		if err := <-ended; status.Code(err) != codes.Canceled {
 			t.Error(err)
 		}
-		get(t, conn, func(all map[string]*callstatspb.Method) bool {
+		get(t, conn, func(all map[string]*metricspb.Method) bool {
 			return all[await].GetEnded()[uint32(codes.Canceled)] == 1
 		})
 	})
@@ -194,7 +194,7 @@ func TestCallsRunUntilTheyEnd(t *testing.T) {
 // TestInterceptorsCount checks that the interceptors count the calls that reach handlers, and
 // those whose handlers panic.
 func TestInterceptorsCount(t *testing.T) {
-	calls := callstats.New()
+	calls := metrics.NewCalls()
 	srv := nearcall.NewServer(nearcall.ChainUnaryInterceptor(calls.UnaryInterceptor), nearcall.ChainStreamInterceptor(calls.StreamInterceptor))
 	defer srv.Stop()
 	orderspb.RegisterOrdersServer(srv, shop{})
@@ -216,8 +216,8 @@ func TestInterceptorsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	const listed = "/nearcall.examples.orders.Orders/List"
-	methods := get(t, conn, func(all map[string]*callstatspb.Method) bool { return len(all[listed].GetEnded()) > 0 })
-	if m := methods[place]; m.GetBegun() != 3 || m.GetEnded()[uint32(codes.OK)] != 1 || m.GetEnded()[uint32(codes.NotFound)] != 1 || m.GetEnded()[uint32(codes.Unknown)] != 1 {
+	methods := get(t, conn, func(all map[string]*metricspb.Method) bool { return len(all[listed].GetEnded()) > 0 })
+	if m := methods[placed]; m.GetBegun() != 3 || m.GetEnded()[uint32(codes.OK)] != 1 || m.GetEnded()[uint32(codes.NotFound)] != 1 || m.GetEnded()[uint32(codes.Unknown)] != 1 {
 		t.Errorf("the counts are %v", m)
 	}
 	if m := methods[listed]; m.GetBegun() != 1 || m.GetEnded()[uint32(codes.Unimplemented)] != 1 || len(methods) != 2 {
@@ -234,7 +234,7 @@ func TestUnknownMethodsAreOne(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		methods := get(t, conn, func(map[string]*callstatspb.Method) bool { return true })
+		methods := get(t, conn, func(map[string]*metricspb.Method) bool { return true })
 		for name := range methods {
 			if name != "" {
 				t.Errorf("there are counts for %q", name)
@@ -252,9 +252,11 @@ func BenchmarkCall(b *testing.B) {
 	}{
 		{"no handler", func() []nearcall.ServerOption { return nil }},
 		{"empty handler", func() []nearcall.ServerOption { return []nearcall.ServerOption{nearcall.StatsHandler(empty{})} }},
-		{"callstats", func() []nearcall.ServerOption { return []nearcall.ServerOption{nearcall.StatsHandler(callstats.New())} }},
-		{"callstats interceptor", func() []nearcall.ServerOption {
-			return []nearcall.ServerOption{nearcall.ChainUnaryInterceptor(callstats.New().UnaryInterceptor)}
+		{"metrics", func() []nearcall.ServerOption {
+			return []nearcall.ServerOption{nearcall.StatsHandler(metrics.NewCalls())}
+		}},
+		{"metrics interceptor", func() []nearcall.ServerOption {
+			return []nearcall.ServerOption{nearcall.ChainUnaryInterceptor(metrics.NewCalls().UnaryInterceptor)}
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -276,8 +278,8 @@ func BenchmarkCall(b *testing.B) {
 
 // BenchmarkHandler measures the handler without a runtime, on all processors at once.
 func BenchmarkHandler(b *testing.B) {
-	calls := callstats.New()
-	info := &stats.RPCTagInfo{FullMethodName: place}
+	calls := metrics.NewCalls()
+	info := &stats.RPCTagInfo{FullMethodName: placed}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		begin := &stats.Begin{BeginTime: time.Now()}

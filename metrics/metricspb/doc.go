@@ -1,0 +1,2 @@
+// Package metricspb has the generated code of what package metrics shows.
+package metricspb
