@@ -31,9 +31,7 @@ func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 		return known()
 	}
 	for !is() {
-		if s.recvMu.TryLock() {
-			receive()
-			s.recvMu.Unlock()
+		if s.tryReceive(receive) {
 			continue
 		}
 		s.mu.Lock()
@@ -51,6 +49,16 @@ func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 		_ = p.Park(context.Background()) // without a context: finish calls setHeader, which unparks
 		w.Release(p)
 	}
+}
+
+// tryReceive calls receive with recvMu held. It returns false if another goroutine holds recvMu.
+func (s *clientStream) tryReceive(receive func()) bool {
+	if !s.recvMu.TryLock() {
+		return false
+	}
+	defer s.recvMu.Unlock() // also if a stats handler panics
+	receive()
+	return true
 }
 
 // receiveHeader receives until the header is known. recvMu is held.

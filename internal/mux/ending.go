@@ -410,6 +410,8 @@ type admission struct {
 }
 
 type ticket struct {
+	session  *Session
+	place    *list.Element
 	cond     wait.Cond
 	admitted bool // it got a slot, or the session refuses new calls
 }
@@ -429,13 +431,15 @@ func (s *Session) admit(ctx context.Context) error {
 		return nil
 	}
 	w := wait.TaskOr(ctx, &s.parkers)
-	t := new(ticket)
-	place := a.queue.PushBack(t)
+	t := &ticket{session: s}
+	t.place = a.queue.PushBack(t)
 	for !t.admitted {
 		s.do(s.roles.Wait())
-		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
-			s.roles.Woken()
-			a.queue.Remove(place)
+		stop := wait.OnAbandon(w, t)
+		err := t.cond.WaitContext(ctx, &s.mu, w)
+		stop()
+		if err != nil {
+			t.giveUp()
 			return link.ContextEnd(err)
 		}
 	}
@@ -444,6 +448,23 @@ func (s *Session) admit(ctx context.Context) error {
 		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	return nil
+}
+
+// giveUp removes t, which was not admitted, from the queue. The session's mu is held.
+func (t *ticket) giveUp() {
+	t.session.roles.Woken()
+	t.session.admission.queue.Remove(t.place)
+}
+
+// Abandoned implements [wait.Abandoned].
+func (t *ticket) Abandoned() {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	if t.admitted {
+		t.session.releaseCall()
+	} else {
+		t.giveUp()
+	}
 }
 
 // releaseCall frees the slot of one call, or passes it to the first in the queue. mu is held.

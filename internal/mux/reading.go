@@ -75,6 +75,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 		w = &s.parkers
 	}
 	s.do(s.roles.Wait())
+	defer wait.OnAbandon(w, st)()
 	if ctx.Done() == nil {
 		spot.Wait(&s.mu, w)
 		return nil

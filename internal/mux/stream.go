@@ -266,6 +266,9 @@ func (st *stream) Abort(reason error) {
 	after.run()
 }
 
+// Abandoned implements [wait.Abandoned], for a task that waits for the peer.
+func (st *stream) Abandoned() { st.Abort(context.Canceled) }
+
 // abort ends the call for reason, unless it has ended. If tell is set, the peer gets a
 // RESET. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
