@@ -428,12 +428,13 @@ generate: ## make the generated code again
 	cd flat/internal && flatc --go --grpc store/store.fbs && flatc --binary --schema -o store store/store.fbs && \
 		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
 	cd examples/connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative greetpb/greet.proto
 	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
+	protoc -I cpp/examples/feed --go_out=cpp/test/go/feedpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/feedpb --go-grpc_opt=paths=source_relative cpp/examples/feed/feed.proto
 	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
 ci: ## what .ci/run does on a clean checkout

@@ -1,6 +1,6 @@
 // Command feed serves a feed of prices. The client in cpp/examples/feed watches it.
 //
-//	go run ./examples/feed unix:/tmp/feed.sock
+//	go -C cpp/test/go run ./feed unix:/tmp/feed.sock
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/examples/feed/feedpb"
+	"github.com/nearcall/nearcall/cpp/test/go/feedpb"
 )
 
 type feed struct {

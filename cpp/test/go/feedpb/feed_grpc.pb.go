@@ -4,7 +4,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: examples/feed/feedpb/feed.proto
+// source: feed.proto
 
 package feedpb
 
@@ -165,5 +165,5 @@ var Feed_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "examples/feed/feedpb/feed.proto",
+	Metadata: "feed.proto",
 }

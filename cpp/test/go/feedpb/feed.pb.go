@@ -4,7 +4,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: examples/feed/feedpb/feed.proto
+// source: feed.proto
 
 package feedpb
 
@@ -34,7 +34,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[0]
+	mi := &file_feed_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +46,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[0]
+	mi := &file_feed_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +59,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_examples_feed_feedpb_feed_proto_rawDescGZIP(), []int{0}
+	return file_feed_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *WatchRequest) GetSymbol() string {
@@ -89,7 +89,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[1]
+	mi := &file_feed_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -101,7 +101,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[1]
+	mi := &file_feed_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -114,7 +114,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_examples_feed_feedpb_feed_proto_rawDescGZIP(), []int{1}
+	return file_feed_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Tick) GetSymbol() string {
@@ -154,7 +154,7 @@ type LastRequest struct {
 
 func (x *LastRequest) Reset() {
 	*x = LastRequest{}
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[2]
+	mi := &file_feed_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +166,7 @@ func (x *LastRequest) String() string {
 func (*LastRequest) ProtoMessage() {}
 
 func (x *LastRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_examples_feed_feedpb_feed_proto_msgTypes[2]
+	mi := &file_feed_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +179,7 @@ func (x *LastRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastRequest.ProtoReflect.Descriptor instead.
 func (*LastRequest) Descriptor() ([]byte, []int) {
-	return file_examples_feed_feedpb_feed_proto_rawDescGZIP(), []int{2}
+	return file_feed_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *LastRequest) GetSymbol() string {
@@ -189,11 +189,12 @@ func (x *LastRequest) GetSymbol() string {
 	return ""
 }
 
-var File_examples_feed_feedpb_feed_proto protoreflect.FileDescriptor
+var File_feed_proto protoreflect.FileDescriptor
 
-const file_examples_feed_feedpb_feed_proto_rawDesc = "" +
+const file_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x1fexamples/feed/feedpb/feed.proto\x12\x04feed\":\n" +
+	"\n" +
+	"feed.proto\x12\x04feed\":\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06symbol\x18\x01 \x01(\tR\x06symbol\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x05R\x04rate\"`\n" +
@@ -208,27 +209,27 @@ const file_examples_feed_feedpb_feed_proto_rawDesc = "" +
 	"\x05Watch\x12\x12.feed.WatchRequest\x1a\n" +
 	".feed.Tick0\x01\x12%\n" +
 	"\x04Last\x12\x11.feed.LastRequest\x1a\n" +
-	".feed.TickB3Z1github.com/nearcall/nearcall/examples/feed/feedpbb\x06proto3"
+	".feed.TickB1Z/github.com/nearcall/nearcall/cpp/test/go/feedpbb\x06proto3"
 
 var (
-	file_examples_feed_feedpb_feed_proto_rawDescOnce sync.Once
-	file_examples_feed_feedpb_feed_proto_rawDescData []byte
+	file_feed_proto_rawDescOnce sync.Once
+	file_feed_proto_rawDescData []byte
 )
 
-func file_examples_feed_feedpb_feed_proto_rawDescGZIP() []byte {
-	file_examples_feed_feedpb_feed_proto_rawDescOnce.Do(func() {
-		file_examples_feed_feedpb_feed_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_examples_feed_feedpb_feed_proto_rawDesc), len(file_examples_feed_feedpb_feed_proto_rawDesc)))
+func file_feed_proto_rawDescGZIP() []byte {
+	file_feed_proto_rawDescOnce.Do(func() {
+		file_feed_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_feed_proto_rawDesc), len(file_feed_proto_rawDesc)))
 	})
-	return file_examples_feed_feedpb_feed_proto_rawDescData
+	return file_feed_proto_rawDescData
 }
 
-var file_examples_feed_feedpb_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
-var file_examples_feed_feedpb_feed_proto_goTypes = []any{
+var file_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_feed_proto_goTypes = []any{
 	(*WatchRequest)(nil), // 0: feed.WatchRequest
 	(*Tick)(nil),         // 1: feed.Tick
 	(*LastRequest)(nil),  // 2: feed.LastRequest
 }
-var file_examples_feed_feedpb_feed_proto_depIdxs = []int32{
+var file_feed_proto_depIdxs = []int32{
 	0, // 0: feed.Feed.Watch:input_type -> feed.WatchRequest
 	2, // 1: feed.Feed.Last:input_type -> feed.LastRequest
 	1, // 2: feed.Feed.Watch:output_type -> feed.Tick
@@ -240,26 +241,26 @@ var file_examples_feed_feedpb_feed_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for field type_name
 }
 
-func init() { file_examples_feed_feedpb_feed_proto_init() }
-func file_examples_feed_feedpb_feed_proto_init() {
-	if File_examples_feed_feedpb_feed_proto != nil {
+func init() { file_feed_proto_init() }
+func file_feed_proto_init() {
+	if File_feed_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_examples_feed_feedpb_feed_proto_rawDesc), len(file_examples_feed_feedpb_feed_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feed_proto_rawDesc), len(file_feed_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_examples_feed_feedpb_feed_proto_goTypes,
-		DependencyIndexes: file_examples_feed_feedpb_feed_proto_depIdxs,
-		MessageInfos:      file_examples_feed_feedpb_feed_proto_msgTypes,
+		GoTypes:           file_feed_proto_goTypes,
+		DependencyIndexes: file_feed_proto_depIdxs,
+		MessageInfos:      file_feed_proto_msgTypes,
 	}.Build()
-	File_examples_feed_feedpb_feed_proto = out.File
-	file_examples_feed_feedpb_feed_proto_goTypes = nil
-	file_examples_feed_feedpb_feed_proto_depIdxs = nil
+	File_feed_proto = out.File
+	file_feed_proto_goTypes = nil
+	file_feed_proto_depIdxs = nil
 }
