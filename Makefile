@@ -243,12 +243,12 @@ LOOPS ?= 20
 loops: #: random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-# ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
+# make test makes smaller attacks, and judges no times. ATTACK is a regular expression of the attacks' names. WRITE=-write writes the tables.
+ATTACK ?= .
 .PHONY: attack
 attack: ## what attacks cost a server and what they cost the attacker, over QUIC as well, in some ten minutes
-	@mkdir -p bin && $(GO) build -o bin/attack ./tools/attack && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
-	bin/attack $(ATTACK)
-	bin/attackquic $(ATTACK)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' ./internal/testing/attack -full $(WRITE)
+	cd quic && $(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' . -full $(WRITE)
 
 # MIXED is the number of streams over each path.
 MIXED ?= 180

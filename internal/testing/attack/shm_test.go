@@ -48,7 +48,7 @@ var shmAttacks = []*Attack{
 		Run:    emptyPlaces,
 	},
 	{
-		Name: "shm-bells", Path: overShm, Full: 1_000_000, Short: 200_000,
+		Name: "shm-bells", Path: overShm, Full: 1_000_000, Short: 50_000,
 		What:   "%s writes of 64 bells",
 		Before: "p99 of 63 ms",
 		Run:    bells,
@@ -68,13 +68,13 @@ var shmAttacks = []*Attack{
 		Run:    handshakes,
 	},
 	{
-		Name: "shm-offers", Path: overShm, Full: 30_000, Short: 3_000,
+		Name: "shm-offers", Path: overShm, Full: 30_000, Short: 1_000,
 		What:   "%s clients that make an offer and leave",
 		Before: "196 MB, 15,279 descriptors",
 		Run:    (*Attacker).visit,
 	},
 	{
-		Name: "shm-idle", Path: overShm, Full: 2_100, Short: 500,
+		Name: "shm-idle", Path: overShm, Full: 2_100, Short: 200,
 		What:   "%s connections over shared memory that say HELLO and no more",
 		Before: "605 MB",
 		Known:  &Excuse{Each: 128 << 10, Newcomers: true, Why: "MaxSharedMemory has room for some 2,000 connections; how many one client may have is for the listener to limit"},

@@ -41,7 +41,7 @@ var streamAttacks = []*Attack{
 		Run:    credits,
 	},
 	{
-		Name: "credits-calls", Path: overTCP, Full: 4_000_000, Short: 2_000_000,
+		Name: "credits-calls", Path: overTCP, Full: 4_000_000, Short: 500_000,
 		What:   "%s CREDITs of a byte, for 300 server streams in turn that wait for it",
 		Before: "2.7 s of CPU",
 		Known:  &Excuse{CPU: 15, Why: "a frame takes the server some 100 ns, however small it is, and the attacker only writes prepared bytes"},

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -28,7 +29,7 @@ var descriptorAttacks = []*Attack{
 		Name: "descriptors-noupgrade", Path: overUnix, Full: 10_200, Short: 300,
 		What:   "%s of them, the server with DisableSharedMemory()",
 		Before: "the process ends: thread exhaustion",
-		server: []string{"-noupgrade"},
+		server: []nearcall.ServerOption{nearcall.DisableSharedMemory()},
 		lacks:  canRefuse,
 		Run:    lingering,
 	},

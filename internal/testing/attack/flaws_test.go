@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
 )
 
 // flaws are attacks on servers with a deliberate flaw, which one call triggers. If the
@@ -27,7 +29,8 @@ func flawOf(name string) *Attack {
 	return &Attack{
 		Name: "flaw-" + name,
 		What: "one call, which sets off the flaw " + name,
-		flaw: name, Path: overTCP, Full: 1, Short: 1,
+		Path: overTCP, Full: 1, Short: 1,
+		server: []nearcall.ServerOption{nearcall.UnaryInterceptor((&flaw{name: name}).intercept), nearcall.WaitForHandlers(name == "stop")},
 		Run: func(a *Attacker) error {
 			p, err := a.enter(a.over)
 			if err != nil {
@@ -66,7 +69,7 @@ func (f *flaw) setOff(ctx context.Context) error {
 	f.mu.Unlock()
 	switch f.name {
 	case "memory": // held while the call is open
-		hoard := bytes.Repeat([]byte{1}, 100<<20)
+		hoard := bytes.Repeat([]byte{1}, 200<<20)
 		<-ctx.Done()
 		runtime.KeepAlive(hoard)
 	case "retained":

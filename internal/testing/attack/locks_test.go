@@ -15,7 +15,7 @@ import (
 // calls that allocate or free its pages wait for the lock, and no signal interrupts them.
 var lockAttacks = []*Attack{
 	{
-		Name: "shm-locked-new", Path: overShm, Full: 300, Short: 260,
+		Name: "shm-locked-new", Path: overShm, Full: 300, Short: 60,
 		What:   "%s new clients that lock the memory that they were sent, and the server is stopped",
 		Before: "no other client gets shared memory, and Stop does not return",
 		stop:   true,
@@ -23,7 +23,7 @@ var lockAttacks = []*Attack{
 		Run:    lockedNew,
 	},
 	{
-		Name: "shm-locked", Path: overShm, Full: 200, Short: 80,
+		Name: "shm-locked", Path: overShm, Full: 200, Short: 30,
 		What:   "%s clients that lock it when they have got a large reply, and the server is stopped",
 		Before: "a thread for each, for as long as they like",
 		stop:   true,

@@ -3,12 +3,8 @@
 package attack
 
 import (
-	"context"
 	"strings"
 
-	"google.golang.org/grpc"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/protobuf/types/known/anypb"
 	_ "google.golang.org/protobuf/types/known/fieldmaskpb" // for json-values
 	_ "google.golang.org/protobuf/types/known/structpb"
 	_ "google.golang.org/protobuf/types/known/wrapperspb"
@@ -18,43 +14,33 @@ import (
 // google.protobuf.Any and so may hold any of protobuf's own types.
 var jsonAttacks = []*Attack{
 	{
-		Name: "json-any", Path: overTCP, Full: 40, Short: 4,
+		Name: "json-any", Path: overTCP, Full: 40, Short: 1,
 		What:   "%s bodies of JSON over HTTP/1.1, messages of google.protobuf.Any in others: 1 MiB in 8, 4 kB in 97, 1 MiB in 50, and 3,000 of them plain and compressed",
 		Before: "30 s of CPU for one body, compressed to 1,269 bytes",
 		Known:  &Excuse{CPU: 400, Why: "protobuf reads what is in an Any once more for each one around it; what it reads again is limited to 8 times the message and 256 KiB"},
 		Run:    nestedAnys,
 	},
 	{
-		Name: "json-any-own", Path: overTCP, Full: 400, Short: 100,
+		Name: "json-any-own", Path: overTCP, Full: 400, Short: 5,
 		What:   "%s calls in nearcall's own protocol with 50 kB of JSON, messages of google.protobuf.Any in 8 and in 1,200 others alternately",
 		Before: "0.9 s of CPU for each of the latter",
 		Known:  &Excuse{CPU: 400, Why: "as above"},
 		Run:    nestedAnysOfOwn,
 	},
 	{
-		Name: "json-values", Path: overTCP, Full: 80, Short: 8,
+		Name: "json-values", Path: overTCP, Full: 80, Short: 1,
 		What:   "%s bodies of 1 MiB of JSON over HTTP/1.1: Struct, ListValue, repeated names, FieldMask, base64, escapes, a string for a number",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 400, Why: "protobuf takes 2 to 230 ns for a byte of JSON, and the attacker only writes prepared bytes"},
 		Run:    func(a *Attacker) error { return a.flood(takes(slowValues())...) },
 	},
 	{
-		Name: "json-numbers", Path: overTCP, Full: 12, Short: 2,
+		Name: "json-numbers", Path: overTCP, Full: 12, Short: 1,
 		What:   "%s bodies of 1 MiB of JSON over HTTP/1.1: numbers of a million digits, with exponents of a million digits, and 4.9e-324",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 2_000, Why: "Go takes 14 µs to read a number so close to 0, and less than 100 ns for a usual one; MaxRecvMsgSize bounds a message"},
 		Run:    func(a *Attacker) error { return a.flood(takes(slowNumbers())...) },
 	},
-}
-
-// withTake returns the test service with the method Take.
-func withTake() *grpc.ServiceDesc {
-	desc := testpb.TestService_ServiceDesc
-	take := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		return &testpb.Empty{}, decode(new(anypb.Any))
-	}
-	desc.Methods = append([]grpc.MethodDesc{{MethodName: "Take", Handler: take}}, desc.Methods...)
-	return &desc
 }
 
 // takes returns calls to Take with these messages.

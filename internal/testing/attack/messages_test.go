@@ -3,19 +3,20 @@
 package attack
 
 import (
+	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // Attacks with messages, and with connections that send little.
 var messageAttacks = []*Attack{
 	{
-		Name: "messages-empty", Path: overTCP, Full: 100, Short: 20,
+		Name: "messages-empty", Path: overTCP, Full: 100, Short: 10,
 		What:   "%s unread calls full of empty messages",
 		Before: "0.5 to 0.7 GB",
 		Run:    func(a *Attacker) error { return a.unread(nil) },
 	},
 	{
-		Name: "messages-byte", Path: overTCP, Full: 100, Short: 20,
+		Name: "messages-byte", Path: overTCP, Full: 100, Short: 10,
 		What:   "%s unread calls full of messages of a byte",
 		Before: "0.5 to 0.7 GB",
 		Run:    func(a *Attacker) error { return a.unread([]byte{0}) },
@@ -28,7 +29,7 @@ var messageAttacks = []*Attack{
 		Run:    claims,
 	},
 	{
-		Name: "frames-half", Path: overTCP, Full: 2_000, Short: 500,
+		Name: "frames-half", Path: overTCP, Full: 2_000, Short: 200,
 		What:   "%s connections with a frame of which the end is missing",
 		Before: "not measured",
 		Run: func(a *Attacker) error {
@@ -37,14 +38,14 @@ var messageAttacks = []*Attack{
 		},
 	},
 	{
-		Name: "connections-foreign", Path: overTCP, Full: 400, Short: 100,
+		Name: "connections-foreign", Path: overTCP, Full: 400, Short: 30,
 		What:   "%s connections that speak HTTP/2 and send 1 MiB of empty frames, the server with OtherClients(0)",
 		Before: "21 s of CPU, p99 of 695 ms",
-		server: []string{"-nogrpc"},
+		server: []nearcall.ServerOption{nearcall.OtherClients(0)},
 		Run:    emptyForeignFrames,
 	},
 	{
-		Name: "connections-idle", Path: overTCP, Full: 5_000, Short: 1_000,
+		Name: "connections-idle", Path: overTCP, Full: 5_000, Short: 300,
 		What:   "%s connections that say HELLO and no more",
 		Before: "not measured",
 		Known:  &Excuse{Each: 24 << 10, Why: "a connection takes some 20 kB of itself; how many there are is for the listener to limit"},

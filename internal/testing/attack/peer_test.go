@@ -195,3 +195,65 @@ func dialSocket(target string, until time.Time) (net.Conn, error) {
 	}
 	return conn, conn.SetWriteDeadline(until)
 }
+
+// probe makes an ordinary call with the attacks' own protocol code.
+func probe(a *Attacker) error {
+	p, err := a.dial(a.over)
+	if err != nil {
+		return err
+	}
+	defer p.conn.Close()
+	if err := p.greet(wire.MinWindow, wire.MinWindow); err != nil {
+		return err
+	}
+	if err := p.call("EmptyCall", nil); err != nil {
+		return fmt.Errorf("an ordinary call by the attacker's own means: %w", err)
+	}
+	return nil
+}
+
+// dial connects without sending anything.
+func (a *Attacker) dial(over Path) (*peer, error) {
+	if over == overShm {
+		r, err := dialRing(a.at[overShm], a.Until)
+		if err != nil {
+			return nil, err
+		}
+		a.Hold(r)
+		return &peer{conn: r, sent: &a.Sent}, nil
+	}
+	if over == overWS {
+		return a.upgrade(true)
+	}
+	conn, err := dialSocket(a.at[over], a.Until)
+	if err != nil {
+		return nil, err
+	}
+	a.Hold(conn)
+	return &peer{conn: conn, sent: &a.Sent}, nil
+}
+
+// enter connects, greets with the smallest windows, and reads and discards everything.
+func (a *Attacker) enter(over Path) (*peer, error) {
+	p, err := a.dial(over)
+	if err != nil {
+		return nil, err
+	}
+	p.drain()
+	return p, p.greet(wire.MinWindow, wire.MinWindow)
+}
+
+// repeat calls step n times, and writes what step has appended in large pieces.
+func (p *peer) repeat(n int, step func(b []byte) []byte) error {
+	const enough = 60 << 10
+	b := make([]byte, 0, 2*enough)
+	for range n {
+		if b = step(b); len(b) > enough {
+			if err := p.write(b); err != nil {
+				return err
+			}
+			b = b[:0]
+		}
+	}
+	return p.write(b)
+}

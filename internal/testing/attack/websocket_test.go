@@ -69,7 +69,7 @@ var webSocketAttacks = []*Attack{
 		},
 	},
 	{
-		Name: "ws-claims", Path: overWS, Full: 5_000, Short: 500,
+		Name: "ws-claims", Path: overWS, Full: 5_000, Short: 200,
 		What:   "%s connections with the header of a frame of 2^63-1 bytes, and one byte",
 		Before: "not measured",
 		Known:  &Excuse{Each: 64 << 10, Why: "a connection takes some 30 kB of itself; how many there are is for the listener to limit"},
@@ -79,7 +79,7 @@ var webSocketAttacks = []*Attack{
 		},
 	},
 	{
-		Name: "ws-silent", Path: overWS, Full: 5_000, Short: 500,
+		Name: "ws-silent", Path: overWS, Full: 5_000, Short: 200,
 		What:   "%s WebSockets that are opened and no more",
 		Before: "not measured",
 		Known:  &Excuse{Each: 64 << 10, Why: "as above"},

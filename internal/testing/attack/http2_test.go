@@ -13,21 +13,21 @@ import (
 // Attacks of clients that speak HTTP/2. grpc-go reads what they send.
 var http2Attacks = []*Attack{
 	{
-		Name: "http2-reset", Path: overTCP, Full: 1_000_000, Short: 50_000,
+		Name: "http2-reset", Path: overTCP, Full: 1_000_000, Short: 5_000,
 		What:   "%s calls of HTTP/2 opened and reset",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 2000, Why: "a call takes grpc-go some 10 µs, as an honest one does, and the attacker only writes prepared bytes"},
 		Run:    func(a *Attacker) error { return a.http2OpenAndReset("HalfDuplexCall") },
 	},
 	{
-		Name: "http2-reset-busy", Path: overTCP, Full: 1_000_000, Short: 50_000,
+		Name: "http2-reset-busy", Path: overTCP, Full: 1_000_000, Short: 5_000,
 		What:   "%s calls of HTTP/2 opened and reset whose handlers take 2 s",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 2000, Why: "as above; grpc-go reads no further while 1,000 handlers run"},
 		Run:    func(a *Attacker) error { return a.http2OpenAndReset("StreamingInputCall") },
 	},
 	{
-		Name: "http2-bomb", Path: overTCP, Full: 990, Short: 500,
+		Name: "http2-bomb", Path: overTCP, Full: 990, Short: 200,
 		What:   "%s calls of HTTP/2, left open, whose headers repeat an entry of 4 kB 15 times",
 		Before: "843 MB for 50 calls, with grpc-go's limit of 16 MiB",
 		Known:  &Excuse{Each: 128 << 10, CPU: 4000, Why: "grpc-go decodes up to MaxHeaderListSize of each header, by default 64 KiB: for a connection 64 MiB, as of unread messages"},
@@ -41,28 +41,28 @@ var http2Attacks = []*Attack{
 		Run:    continuations,
 	},
 	{
-		Name: "http2-settings", Path: overTCP, Full: 2_000_000, Short: 500_000,
+		Name: "http2-settings", Path: overTCP, Full: 2_000_000, Short: 100_000,
 		What:   "%s empty SETTINGS of HTTP/2",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 60, Why: "grpc-go answers each, in some 400 ns, and the attacker only writes prepared bytes"},
 		Run:    func(a *Attacker) error { return a.http2Flood(a.Count, frameSettings, 0) },
 	},
 	{
-		Name: "http2-pings", Path: overTCP, Full: 20, Short: 20,
+		Name: "http2-pings", Path: overTCP, Full: 20, Short: 4,
 		What:   "%s connections of HTTP/2 with 65,536 PINGs each",
 		Before: "not measured",
 		Known:  &Excuse{CPU: 100, Why: "grpc-go hangs up on a client with too many PINGs, and may read for another second"},
 		Run:    pings,
 	},
 	{
-		Name: "http2-preface", Path: overTCP, Full: 5_000, Short: 500,
+		Name: "http2-preface", Path: overTCP, Full: 5_000, Short: 200,
 		What:   "%s connections that send a half of the preface of HTTP/2 and no more",
 		Before: "not measured",
 		Known:  &Excuse{Each: 24 << 10, Why: "a connection takes some 7 kB of itself; how many there are is for the listener to limit"},
 		Run:    func(a *Attacker) error { return a.silent(preface[:12]) },
 	},
 	{
-		Name: "http2-idle", Path: overTCP, Full: 5_000, Short: 500,
+		Name: "http2-idle", Path: overTCP, Full: 5_000, Short: 200,
 		What:   "%s connections that send the preface and the settings of HTTP/2 and no more",
 		Before: "not measured",
 		Known:  &Excuse{Each: 64 << 10, Why: "a connection takes grpc-go some 20 kB; how many there are is for the listener to limit"},
