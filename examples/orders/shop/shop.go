@@ -1,8 +1,7 @@
-// Package orders is a small shop: a service with state, the server it is
-// registered with, and a client. It uses everything that a gRPC program of some
-// size uses: unary calls and streams, interceptors on both sides, metadata,
-// headers and trailers, deadlines, errors with details.
-package orders
+// Package shop is the part of the program that the packages before and after share: a service with
+// state, and interceptors. It uses what a gRPC program of some size uses: unary calls and streams,
+// interceptors on both sides, metadata, headers and trailers, deadlines, errors with details.
+package shop
 
 import (
 	"context"
@@ -29,8 +28,8 @@ type Shop struct {
 	shipped map[int64]chan struct{} // closed when the order is shipped
 }
 
-// NewShop returns a shop with the given stock.
-func NewShop(stock map[string]int32) *Shop {
+// New returns a shop with the given stock.
+func New(stock map[string]int32) *Shop {
 	s := &Shop{stock: make(map[string]int32), shipped: make(map[int64]chan struct{})}
 	for item, n := range stock {
 		s.stock[item] = n

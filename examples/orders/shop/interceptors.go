@@ -1,4 +1,4 @@
-package orders
+package shop
 
 import (
 	"context"
@@ -21,7 +21,8 @@ func checkToken(ctx context.Context, token string) error {
 	return nil
 }
 
-func requireToken(token string) grpc.UnaryServerInterceptor {
+// RequireToken refuses calls without the token.
+func RequireToken(token string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if err := checkToken(ctx, token); err != nil {
 			return nil, err
@@ -30,7 +31,8 @@ func requireToken(token string) grpc.UnaryServerInterceptor {
 	}
 }
 
-func requireTokenOnStreams(token string) grpc.StreamServerInterceptor {
+// RequireTokenOnStreams refuses streams without the token.
+func RequireTokenOnStreams(token string) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := checkToken(stream.Context(), token); err != nil {
 			return err
@@ -39,8 +41,8 @@ func requireTokenOnStreams(token string) grpc.StreamServerInterceptor {
 	}
 }
 
-// logCalls logs each call with its code and how long it took.
-func logCalls(log *slog.Logger) grpc.UnaryServerInterceptor {
+// LogCalls logs each call with its code and how long it took.
+func LogCalls(log *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		start := time.Now()
 		reply, err := handler(ctx, req)
@@ -49,7 +51,8 @@ func logCalls(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-func logStreams(log *slog.Logger) grpc.StreamServerInterceptor {
+// LogStreams logs each stream with its code and how long it took.
+func LogStreams(log *slog.Logger) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		start := time.Now()
 		err := handler(srv, stream)
@@ -58,15 +61,16 @@ func logStreams(log *slog.Logger) grpc.StreamServerInterceptor {
 	}
 }
 
-// sendToken adds the token to the metadata of each call.
-func sendToken(token string) grpc.UnaryClientInterceptor {
+// SendToken adds the token to the metadata of each call.
+func SendToken(token string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
 }
 
-func sendTokenOnStreams(token string) grpc.StreamClientInterceptor {
+// SendTokenOnStreams adds the token to the metadata of each stream.
+func SendTokenOnStreams(token string) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 		return streamer(ctx, desc, cc, method, opts...)
