@@ -247,12 +247,12 @@ LOOPS ?= 20
 loops: #: random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-# ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
+# make test makes smaller attacks, and judges no times. ATTACK is a regular expression of the attacks' names. WRITE=-write writes the tables.
+ATTACK ?= .
 .PHONY: attack
 attack: ## what attacks cost a server and what they cost the attacker, over QUIC as well, in some ten minutes
-	@mkdir -p bin && $(GO) build -o bin/attack ./tools/attack && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
-	bin/attack $(ATTACK)
-	bin/attackquic $(ATTACK)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' ./internal/testing/attack -full $(WRITE)
+	cd quic && $(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' . -full $(WRITE)
 
 # MIXED is the number of streams over each path.
 MIXED ?= 180
@@ -432,12 +432,13 @@ generate: ## make the generated code again
 	cd flat/internal && flatc --go --grpc store/store.fbs && flatc --binary --schema -o store store/store.fbs && \
 		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto metrics/metricspb/metrics.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto metrics/metricspb/metrics.proto examples/agent/agentpb/agent.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
 	cd connect/example && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative greetpb/greet.proto
 	protoc -I cpp/test --go_out=interop/cpp/echopb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
+	protoc -I cpp/examples/feed --go_out=interop/cpp/feedpb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/feedpb --go-grpc_opt=paths=source_relative cpp/examples/feed/feed.proto
 	protoc -I cpp/bench --go_out=interop/cpp/benchpb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
 ci: ## what .ci/run does on a clean checkout

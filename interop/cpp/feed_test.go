@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// startFeed starts the server of examples/feed and returns its target.
+// startFeed starts the server of the directory feed and returns its target.
 func startFeed(t *testing.T) string {
 	server := filepath.Join(t.TempDir(), "feed")
-	if out, err := exec.Command("go", "build", "-o", server, "github.com/nearcall/nearcall/examples/feed").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", server, "./feed").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	at := target(t, "unix")
