@@ -6,24 +6,23 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// lending is the state with which the resident, the session's reading goroutine, runs handlers
-// itself. Waking a worker for each call takes longer than most handlers run. But while the
-// resident runs handlers, no goroutine reads. So the resident lends itself only to handlers that
+// lending is the state with which the read loop runs handlers itself. Waking a worker for each call takes longer than most handlers run. But while the
+// read loop runs handlers, no goroutine reads. So the read loop lends itself only to handlers that
 // are known to be quick, only after it has handled all that it has read, and only if no goroutine
 // waits for the peer. It writes the replies of several handlers together.
 //
 // Invariants, under mu:
-//   - borrower is set while roles.Reader is waits.Handler. The resident runs the handler of
+//   - borrower is set while roles.Reader is waits.Handler. The read loop runs the handler of
 //     that call, and has handled all that it has read.
-//   - Before a goroutine waits for the peer or ends the session, it starts another resident in place
+//   - Before a goroutine waits for the peer or ends the session, it starts another read loop in place
 //     of the one that runs the handler. The goroutine of the handler itself does so, too. Release
-//     does the same for a handler that turns out to be slow. The new resident starts goroutines
+//     does the same for a handler that turns out to be slow. The new read loop starts goroutines
 //     for the calls that are left in lent: their handlers may be as slow, and nobody watches a
 //     call that has not begun.
 //   - A goroutine whose handler has returned reads on only if its call is still the
 //     borrower. Otherwise it ends.
 type lending struct {
-	// Owned by the resident.
+	// Owned by the read loop.
 	onlyInput bool          // no input follows the frame that is being handled
 	lendable  time.Duration // how long the handler of the call that is being offered may take
 	lent      []lentCall    // calls to run once all input was handled
@@ -32,20 +31,20 @@ type lending struct {
 	lentSpent time.Duration // how long the handlers that have run took
 
 	// Guarded by mu.
-	borrower *stream // the call whose handler the resident runs; nil while it reads
+	borrower *stream // the call whose handler the read loop runs; nil while it reads
 }
 
-// A lentCall is a call that the resident has lent itself to.
+// A lentCall is a call that the read loop has lent itself to.
 type lentCall struct {
 	st  *stream
 	run link.Runner
 }
 
 const (
-	// maxLent is how long handlers may keep the resident. Waking a goroutine can take as long.
+	// maxLent is how long handlers may keep the read loop. Waking a goroutine can take as long.
 	maxLent = 250 * time.Microsecond
 
-	// maxLentAmongMany is how long one handler may keep the resident while other calls are open.
+	// maxLentAmongMany is how long one handler may keep the read loop while other calls are open.
 	// Handlers that take longer run on several processors rather than one after another.
 	maxLentAmongMany = 20 * time.Microsecond
 
@@ -53,7 +52,7 @@ const (
 	// the peer would have nothing to do meanwhile.
 	maxCorked = 32
 
-	// maxAmong is the number of open calls up to which the resident lends itself. More calls than
+	// maxAmong is the number of open calls up to which the read loop lends itself. More calls than
 	// that keep all processors busy anyway.
 	maxAmong = 128
 )
@@ -80,7 +79,7 @@ func (st *stream) Release() {
 	}
 }
 
-// lendableTo returns for how long the resident could lend itself to st, a call that was just
+// lendableTo returns for how long the read loop could lend itself to st, a call that was just
 // opened. mu is held.
 func (s *Session) lendableTo(st *stream) time.Duration {
 	switch {
@@ -92,8 +91,8 @@ func (s *Session) lendableTo(st *stream) time.Duration {
 	return min(maxLentAmongMany, maxLent-s.lending.lentTime)
 }
 
-// runLent runs the handlers of the calls that the resident has lent itself to. It reports
-// whether the calling goroutine is still the resident. Called with mu held, which it
+// runLent runs the handlers of the calls that the read loop has lent itself to. It reports
+// whether the calling goroutine is still the read loop. Called with mu held, which it
 // releases if it returns false.
 func (s *Session) runLent() (reads bool) {
 	for ran := 0; s.lending.lentRun < len(s.lending.lent); {
@@ -148,9 +147,9 @@ func (s *Session) runOne(c lentCall) time.Duration {
 	return d
 }
 
-// replaceResident makes a new goroutine the resident, in place of the one that runs the
+// replaceReadLoop makes a new goroutine the read loop, in place of the one that runs the
 // borrower's handler. mu is held.
-func (s *Session) replaceResident() {
+func (s *Session) replaceReadLoop() {
 	s.lending.borrower = nil
 	s.lending.lentSpent = maxLent + 1
 	go s.readOn(nil)

@@ -50,7 +50,7 @@ func asked(id uint64, message ...byte) []byte {
 	return frameOf(head|wire.FlagMessage|wire.FlagEnd, id, append(slices.Clone(opens), message...)...)
 }
 
-// lends returns a server's session that lends its resident to b, and its peer, which has sent hello.
+// lends returns a server's session that lends its read loop to b, and its peer, which has sent hello.
 func lends(t *testing.T, b *borrower, hello []byte) (*Session, *raw) {
 	s, peer := loneWith(t, Options{}, b, false)
 	b.session = s
@@ -87,15 +87,15 @@ func TestTheResidentRunsAHandlerAndReadsOn(t *testing.T) {
 		}
 		peer.answers(10)
 		if b.lent.Load() != 10 {
-			t.Errorf("%d of 10 calls run on the resident", b.lent.Load())
+			t.Errorf("%d of 10 calls run on the read loop", b.lent.Load())
 		}
 		empty(t, s)
 	})
 }
 
-// The resident lends itself only to quick handlers of calls whose requests have arrived, to
+// The read loop lends itself only to quick handlers of calls whose requests have arrived, to
 // the quickest while other calls are open, and not for long.
-func TestTheResidentIsNotLent(t *testing.T) {
+func TestHandlersThatDoNotRunOnTheReadLoop(t *testing.T) {
 	part := literal(head|wire.FlagMessage|wire.FlagMore, 1, append(slices.Clone(opens), 9, 1)...)
 	alone, among := maxLent, maxLentAmongMany
 	for name, c := range map[string]struct {
@@ -123,7 +123,7 @@ func TestTheResidentIsNotLent(t *testing.T) {
 				others := b.others
 				peer.write(c.frames)
 				if int(b.lent.Load()) != c.lent || b.others-others != c.others {
-					t.Errorf("%d calls run on the resident, %d elsewhere; want %d and %d", b.lent.Load(), b.others-others, c.lent, c.others)
+					t.Errorf("%d calls run on the read loop, %d elsewhere; want %d and %d", b.lent.Load(), b.others-others, c.lent, c.others)
 				}
 			})
 		})
@@ -170,13 +170,13 @@ func TestRepliesOfLentCallsAreWrittenTogether(t *testing.T) {
 			}
 		}
 		if b.lent.Load() != calls {
-			t.Errorf("%d of %d calls run on the resident", b.lent.Load(), calls)
+			t.Errorf("%d of %d calls run on the read loop", b.lent.Load(), calls)
 		}
 		empty(t, s)
 	})
 }
 
-// The calls behind one that blocks are run by the new resident.
+// The calls behind one that blocks are run by the new read loop.
 func TestCallsBehindABlockedHandlerRunOnTheNextResident(t *testing.T) {
 	for name, unblock := range map[string]func(s *Session, st link.Stream, leave chan struct{}){
 		"it is released": func(_ *Session, st link.Stream, leave chan struct{}) {
@@ -243,7 +243,7 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 		go func() { _, _ = peer.conn.Write(ping()) }()
 		synctest.Wait()
 		if n := len(peer.of(wire.KindPong)); n > 0 {
-			t.Error("somebody reads while the resident runs a handler")
+			t.Error("somebody reads while the read loop runs a handler")
 		}
 		slow.(link.Lender).Release()
 		slow.(link.Lender).Release() // once is enough
@@ -259,7 +259,7 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 		peer.write(asked(5))
 		peer.answers(2)
 		if b.lent.Load() != 3 {
-			t.Errorf("%d of 3 calls run on a resident", b.lent.Load())
+			t.Errorf("%d of 3 calls run on a read loop", b.lent.Load())
 		}
 		slow.(link.Lender).Release() // too late to mean anything
 		peer.write(asked(7))
@@ -269,7 +269,7 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 }
 
 // A handler that waits for what the peer sends gets it: credit, a slot and a reply.
-func TestLentResidentIsReplacedByWaiter(t *testing.T) {
+func TestReadLoopIsReplacedByWaiter(t *testing.T) {
 	t.Run("for credit", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &borrower{run: func(s *Session, st link.Stream) {
@@ -327,7 +327,7 @@ func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 	})
 }
 
-// A session ends, and its goroutines, whatever the handler on its resident does.
+// A session ends, and its goroutines, whatever the handler on its read loop does.
 func TestASessionEndsWhileItsResidentRunsAHandler(t *testing.T) {
 	for name, end := range map[string]func(s *Session, peer *raw){
 		"it is closed":        func(s *Session, _ *raw) { _ = s.Close(errors.New("enough")) },
@@ -381,7 +381,7 @@ func TestAHandlerThatExitsItsGoroutineTakesNoReaderAlong(t *testing.T) {
 
 // A reply whose end follows at once leaves in one frame with it, from whichever goroutine.
 func TestAReplyAndTheEndThatFollowsAreOneFrame(t *testing.T) {
-	for name, where := range map[string]time.Duration{"on the resident": 0, "on a goroutine": time.Hour} {
+	for name, where := range map[string]time.Duration{"on the read loop": 0, "on a goroutine": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := new(witness)

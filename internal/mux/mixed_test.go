@@ -50,7 +50,7 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 		}
 		send(t, st, noise(waits.MaxBacklog+4*maxBatch)) // for a part of which there is credit
 		time.Sleep(time.Second)
-		for holds(s, func() bool { return s.roles.Reader != waits.Nobody }) { // the resident retires after a read, for a while
+		for holds(s, func() bool { return s.roles.Reader != waits.Nobody }) { // the read loop retires after a read, for a while
 			_, _ = b.Write(wire.AppendPing(nil, wire.KindPing, [8]byte{}))
 			time.Sleep(time.Millisecond)
 		}

@@ -13,13 +13,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is the state of the goroutine that reads the connection. That is either the resident, a
+// reading is the state of the goroutine that reads the connection. That is either the read loop, a
 // goroutine of the session, or the leader, a caller that waits for its reply.
 //
 // A caller leads only over a bare socket and only if no other caller waits. Then it reads its own
-// reply, and no goroutine has to be woken. In all other cases the resident reads: on a side that
+// reply, and no goroutine has to be woken. In all other cases the read loop reads: on a side that
 // takes calls, with several concurrent callers, and over other connections. Between sequential
-// calls no goroutine reads; after idleTime without a call the resident takes over. [waits.Roles]
+// calls no goroutine reads; after idleTime without a call the read loop takes over. [waits.Roles]
 // has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
@@ -38,9 +38,9 @@ type reading struct {
 	leaderDone bool       // the leader's context has ended
 	term       uint64     // number of leaders so far
 	accepting  *stream    // the stream that is being offered to the acceptor
-	resident   wait.Cond
-	readErr    error       // a leader's read error, which the resident handles
-	idle       *time.Timer // wakes the resident; nil until the resident first retires
+	readLoop   wait.Cond
+	readErr    error       // a leader's read error, which the read loop handles
+	idle       *time.Timer // wakes the read loop; nil until the read loop first retires
 	idleSet    bool
 	idleTerm   uint64 // the value of term when idle was set
 }
@@ -107,11 +107,11 @@ func (s *Session) do(t waits.Task) {
 	if t == 0 {
 		return
 	}
-	if t&waits.WakeResident != 0 {
-		wait.Unpark(s.reading.resident.Wake())
+	if t&waits.WakeReadLoop != 0 {
+		wait.Unpark(s.reading.readLoop.Wake())
 	}
-	if t&waits.StartResident != 0 {
-		s.replaceResident()
+	if t&waits.StartReadLoop != 0 {
+		s.replaceReadLoop()
 	}
 	if t&waits.StartIdleTimer != 0 {
 		s.startReadIdle()
@@ -158,7 +158,7 @@ func (s *Session) onLeaderDone(term uint64) {
 	}
 }
 
-// startReadIdle starts the timer that wakes the resident, unless it is running. mu is
+// startReadIdle starts the timer that wakes the read loop, unless it is running. mu is
 // held.
 func (s *Session) startReadIdle() {
 	switch {
@@ -189,7 +189,7 @@ func (s *Session) onReadIdle() {
 	s.do(s.roles.Idle())
 }
 
-// readLoop is the resident. It is the first goroutine to read, and the last.
+// readLoop is the read loop. It is the first goroutine to read, and the last.
 func (s *Session) readLoop() {
 	s.mu.Lock()
 	if s.writing.broken == nil {
@@ -206,7 +206,7 @@ func (s *Session) readLoop() {
 	s.readOn(err)
 }
 
-// readOn is the rest of the resident's work. err is the error of its last read. If the resident
+// readOn is the rest of the read loop's work. err is the error of its last read. If the read loop
 // lends itself to a handler that does not return soon, another goroutine takes its place.
 func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
@@ -215,9 +215,9 @@ func (s *Session) readOn(err error) {
 		if len(s.lending.lent) > 0 && !s.runLent() {
 			return
 		}
-		if s.residentRetires() {
-			for s.roles.Reader != waits.Resident {
-				s.reading.resident.Wait(&s.mu, nil)
+		if s.readLoopRetires() {
+			for s.roles.Reader != waits.ReadLoop {
+				s.reading.readLoop.Wait(&s.mu, nil)
 			}
 			if err = s.reading.readErr; err != nil {
 				break
@@ -237,9 +237,9 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
-// residentRetires lets the resident leave reading to callers, if the rules allow it, and reports
+// readLoopRetires lets the read loop leave reading to callers, if the rules allow it, and reports
 // whether they do. mu is held.
-func (s *Session) residentRetires() bool {
+func (s *Session) readLoopRetires() bool {
 	if s.raw == nil || s.acceptor != nil || !s.reading.isMet {
 		return false
 	}

@@ -150,7 +150,7 @@ type Session struct {
 	allCallsEnded chan struct{}  // closed when all calls have ended
 	stopped       chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
-	loops         sync.WaitGroup // the resident and the writer
+	loops         sync.WaitGroup // the read loop and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
 
 	mu           sync.Mutex
@@ -237,7 +237,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	if !s.opts.Greeted {
 		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
 	}
-	s.roles.Reader = waits.Resident
+	s.roles.Reader = waits.ReadLoop
 	s.wakeWriter() // to send HELLO
 	s.startKeepalive()
 	s.closeIfDrained()
@@ -247,7 +247,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		acceptor.Closed(ended) // the session was closed before Start
 	}
 	s.loops.Go(s.writeLoop)
-	s.loops.Add(1) // the last resident calls Done
+	s.loops.Add(1) // the last read loop calls Done
 	go s.readLoop()
 	go func() {
 		s.loops.Wait()

@@ -98,8 +98,8 @@ func parked(t testing.TB, s *Session) {
 }
 
 // makesAsLeader makes a call that is never answered, whose caller leads and is parked in Read.
-// If the resident still reads, the caller sleeps instead: then makesAsLeader tries again,
-// after a call that is answered, because the resident retires after a read.
+// If the read loop still reads, the caller sleeps instead: then makesAsLeader tries again,
+// after a call that is answered, because the read loop retires after a read.
 func makesAsLeader(t *testing.T, s *Session) <-chan made {
 	t.Helper()
 	for {
@@ -121,7 +121,7 @@ func makesAsLeader(t *testing.T, s *Session) <-chan made {
 func leads(t *testing.T, s *Session) {
 	t.Helper()
 	if s.raw == nil {
-		t.Skip("the system has no read of a socket that does not wait: the resident reads for all")
+		t.Skip("the system has no read of a socket that does not wait: the read loop reads for all")
 	}
 }
 
@@ -287,7 +287,7 @@ func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesOthers checks that the resident reads for the remaining callers.
+// TestALeaderThatLeavesOthers checks that the read loop reads for the remaining callers.
 func TestALeaderThatLeavesOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
@@ -667,7 +667,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 	})
 }
 
-// TestAPlaceIsWaitedForWithSomebodyReading checks that the resident reads while the
+// TestAPlaceIsWaitedForWithSomebodyReading checks that the read loop reads while the
 // only caller waits for a slot.
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {

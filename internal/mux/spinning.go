@@ -46,7 +46,7 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 			s.reading.spinBudget.spun(false)
 			break
 		}
-		if !leads || i%8 == 0 { // let handlers that the resident has just started run
+		if !leads || i%8 == 0 { // let handlers that the read loop has just started run
 			runtime.Gosched()
 		}
 		if onlyCPU { // a local peer needs this processor to answer

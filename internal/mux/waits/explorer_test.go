@@ -24,7 +24,7 @@ const (
 type scene struct {
 	name   string
 	bare   bool // the sockets are bare, so that callers read and write themselves
-	lends  bool // the resident of the callees' side runs handlers
+	lends  bool // the read loop of the callees' side runs handlers
 	calls  []calls
 	cancel bool // the context of the first call may end
 	breaks bool // the connection may break
@@ -59,7 +59,7 @@ var scenes = []scene{
 	{name: "an upload of messages of a third of the window", bare: true, calls: []calls{{sizes: [2][]int{{21 * kib, 22 * kib, 20 * kib, 23 * kib, 40 * kib}}}}},
 	{name: "an upload within the window that is not received", bare: true, calls: []calls{{sizes: [2][]int{{31 * kib, 40 * kib, 23 * kib}}, takes: 1}}},
 	{name: "a large unary call of a task", bare: true, calls: []calls{{serial: true, task: true, sizes: [2][]int{{1}, {150 * kib}}}}},
-	{name: "a handler on the resident that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
+	{name: "a handler on the read loop that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
 	{name: "a unary call beside a handler that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {130 * kib, 1}}}, small}},
 	{name: "an upload that is cancelled", bare: true, cancel: true, calls: []calls{upload}},
 	{name: "an upload whose connection breaks", bare: true, breaks: true, calls: []calls{{sizes: [2][]int{{90 * kib, 40 * kib, 1}}}}},
@@ -90,7 +90,7 @@ const (
 	hasRead              // it has read, or was interrupted, and takes the lock next
 	turns                // it has handled what it has read, and looks whether it reads on
 	writes               // it has the pen and a batch
-	lent                 // a resident whose handler runs, or a handler that the resident is to run
+	lent                 // a read loop whose handler runs, or a handler that the read loop is to run
 	ended
 )
 
@@ -137,7 +137,7 @@ type side struct {
 	failed   bool // a read has failed
 	over     bool // the session has ended
 	wakes    [2]bool
-	resident goroutine
+	readLoop goroutine
 	writer   goroutine
 	callers  [4]goroutine // two of each call: the one that sends, or the only one, and the one that receives
 	halves   [2]half      // one of each call
@@ -145,7 +145,7 @@ type side struct {
 	control  batch        // credit and resets to be written
 	in       batch        // what the goroutine that reads has read
 	out      batch        // what the goroutine with the pen writes
-	lent     [2]int8      // handlers that the resident is to run, as their index and one
+	lent     [2]int8      // handlers that the read loop is to run, as their index and one
 	lending  bool         // it has begun to
 	tired    bool         // it runs no more of them
 	borrower int8         // the handler that it runs, as its index and one
@@ -178,10 +178,10 @@ func (x *explorer) begin() world {
 	var w world
 	for i := range w.sides {
 		s := &w.sides[i]
-		s.roles.Reader = Resident
-		s.resident.phase, s.writer.phase = spins, sleeps
-		if x.bare && i == up { // the resident has retired
-			s.roles.Reader, s.resident.phase, s.idle = Nobody, sleeps, true
+		s.roles.Reader = ReadLoop
+		s.readLoop.phase, s.writer.phase = spins, sleeps
+		if x.bare && i == up { // the read loop has retired
+			s.roles.Reader, s.readLoop.phase, s.idle = Nobody, sleeps, true
 		}
 		for call := range x.calls {
 			h := &s.halves[call]
@@ -208,12 +208,12 @@ func (x *explorer) start(s *side, i, call int) {
 
 // do is Session.do.
 func (s *side) do(t Task) {
-	if t&WakeResident != 0 && s.resident.phase == sleeps {
+	if t&WakeReadLoop != 0 && s.readLoop.phase == sleeps {
 		s.wakes[0] = true
 	}
-	if t&StartResident != 0 {
+	if t&StartReadLoop != 0 {
 		s.borrower, s.tired = 0, true
-		s.resident = goroutine{phase: turns}
+		s.readLoop = goroutine{phase: turns}
 	}
 	s.idle = s.idle || t&StartIdleTimer != 0
 	s.past = s.past || t&InterruptLeader != 0
@@ -343,13 +343,13 @@ func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayLead bool) 
 	g.phase = sleeps
 }
 
-// end ends the goroutine k, which may have run on the resident.
+// end ends the goroutine k, which may have run on the read loop.
 func (s *side) end(k int) {
 	s.callers[k] = goroutine{phase: ended}
 	if s.borrower == int8(k)+1 {
 		s.borrower = 0
 		s.roles.Returned()
-		s.resident.phase = turns
+		s.readLoop.phase = turns
 	}
 }
 
@@ -540,16 +540,16 @@ func (x *explorer) steps(w world, visit func(who string, i int, what string, eve
 				})
 			}
 		}
-		x.stepsOf(&w, i, "the resident", func(s *side) *goroutine { return &s.resident }, step)
-		if s.resident.phase == sleeps && s.wakes[0] {
-			step("the resident", "wakes", func(n *world, s *side) {
+		x.stepsOf(&w, i, "the read loop", func(s *side) *goroutine { return &s.readLoop }, step)
+		if s.readLoop.phase == sleeps && s.wakes[0] {
+			step("the read loop", "wakes", func(n *world, s *side) {
 				s.wakes[0] = false
 				switch {
-				case s.roles.Reader != Resident:
+				case s.roles.Reader != ReadLoop:
 				case s.failed:
-					s.resident.phase = turns
+					s.readLoop.phase = turns
 				default:
-					s.resident.phase = spins
+					s.readLoop.phase = spins
 				}
 			})
 		}
@@ -604,7 +604,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 	case parks:
 		switch {
 		case s.past && !g.leading:
-			x.wrong = "the read of the resident is interrupted"
+			x.wrong = "the read of the read loop is interrupted"
 		case input:
 			step(who, "reads", reads)
 		case w.broken:
@@ -704,7 +704,7 @@ func (x *explorer) check(w *world) {
 				readers++
 			}
 		}
-		if p := s.resident.phase; p != sleeps && p != ended && p != lent {
+		if p := s.readLoop.phase; p != sleeps && p != ended && p != lent {
 			readers++
 		}
 		switch {
@@ -726,7 +726,7 @@ func (x *explorer) check(w *world) {
 func (w *world) hasEnded() bool {
 	for i := range w.sides {
 		s := &w.sides[i]
-		if !s.hasEnded() || w.broken && (s.resident.phase != ended || s.writer.phase != ended) {
+		if !s.hasEnded() || w.broken && (s.readLoop.phase != ended || s.writer.phase != ended) {
 			return false
 		}
 	}
@@ -791,7 +791,7 @@ func (sc scene) explore() (worlds int, fault string) {
 			ends = append(ends, f.node)
 		}
 		x.steps(f.world, func(who string, i int, what string, event bool, next world) {
-			for i := range next.sides { // the resident stays for a few reads: two are as good as many
+			for i := range next.sides { // the read loop stays for a few reads: two are as good as many
 				next.sides[i].roles.Crowd = min(next.sides[i].roles.Crowd, 2)
 			}
 			key := maphash.Comparable(seed, next)

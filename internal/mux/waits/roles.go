@@ -9,8 +9,8 @@ import "sync/atomic"
 
 // Roles say which goroutine reads the connection and which one writes it.
 //
-// One goroutine at a time reads, for all calls: either the resident, a goroutine of the session,
-// or the leader, a caller that waits for the peer. While the resident runs a handler, no goroutine
+// One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
+// or the leader, a caller that waits for the peer. While the read loop runs a handler, no goroutine
 // reads. The goroutine that has the pen writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
@@ -19,7 +19,7 @@ import "sync/atomic"
 //   - If something is queued that can be written, one of four things is true: a goroutine has the
 //     pen, the writer was woken to take it, the goroutine that has the lock is about to take it or
 //     wake the writer, or Corked is set.
-//   - While Corked is set, a resident runs handlers or is about to, and writes after the last one.
+//   - While Corked is set, a read loop runs handlers or is about to, and writes after the last one.
 //   - Other goroutines wait on a Parker, but the leader waits in a read. So CallLeader tells the
 //     leader to stop, and interrupts that read. The leader undoes the interruption before it leaves,
 //     so that the next reader is not interrupted.
@@ -28,9 +28,9 @@ type Roles struct {
 	Pen    Pen
 
 	Waiting int  // goroutines, other than the leader, that wait for the peer and were not woken yet
-	Crowd   int  // for how many more reads the resident stays; see CrowdLasts
-	Over    bool // the session has ended, or cannot be written: only the resident reads
-	Corked  bool // nothing is written until the resident has run its handlers
+	Crowd   int  // for how many more reads the read loop stays; see CrowdLasts
+	Over    bool // the session has ended, or cannot be written: only the read loop reads
+	Corked  bool // nothing is written until the read loop has run its handlers
 
 	// State of the leader.
 	called      uint32 // atomic, because Called needs no lock
@@ -43,9 +43,9 @@ type Reader byte
 
 const (
 	Nobody   Reader = iota
-	Resident        // the resident reads, or was woken to read
+	ReadLoop        // the read loop reads, or was woken to read
 	Leader          // a caller reads
-	Handler         // the resident runs a handler
+	Handler         // the read loop runs a handler
 )
 
 // A Pen is the right to write.
@@ -62,14 +62,14 @@ const (
 type Task byte
 
 const (
-	WakeResident    Task = 1 << iota
-	StartResident        // start a new resident, in place of the one that runs a handler
-	StartIdleTimer       // WakeResident follows if no goroutine reads for a while
+	WakeReadLoop    Task = 1 << iota
+	StartReadLoop        // start a new read loop, in place of the one that runs a handler
+	StartIdleTimer       // WakeReadLoop follows if no goroutine reads for a while
 	InterruptLeader      // interrupt the leader's read
 	WakeWriter
 )
 
-// CrowdLasts is for how many reads the resident stays after several goroutines have waited at the
+// CrowdLasts is for how many reads the read loop stays after several goroutines have waited at the
 // same time.
 const CrowdLasts = 64
 
@@ -78,11 +78,11 @@ const CrowdLasts = 64
 func (r *Roles) NeedReader() Task {
 	switch r.Reader {
 	case Nobody:
-		r.Reader = Resident
-		return WakeResident
+		r.Reader = ReadLoop
+		return WakeReadLoop
 	case Handler:
-		r.Reader = Resident
-		return StartResident
+		r.Reader = ReadLoop
+		return StartReadLoop
 	}
 	return 0
 }
@@ -138,21 +138,21 @@ func (r *Roles) Unpark() (interrupted bool) {
 }
 
 // Leave ends the leader's role. failed says that the connection cannot be read any more, which the
-// resident has to deal with.
+// read loop has to deal with.
 func (r *Roles) Leave(failed bool) Task {
 	if r.Waiting > 0 {
 		r.Crowd = CrowdLasts
 	}
 	if r.Waiting > 0 || failed || r.Over {
-		r.Reader = Resident
-		return WakeResident
+		r.Reader = ReadLoop
+		return WakeReadLoop
 	}
 	r.Reader = Nobody
 	return StartIdleTimer
 }
 
-// Retire lets the resident leave reading to callers, if no caller waits. If ok is true, the
-// resident parks until Reader is Resident again.
+// Retire lets the read loop leave reading to callers, if no caller waits. If ok is true, the
+// read loop parks until Reader is ReadLoop again.
 func (r *Roles) Retire() (do Task, ok bool) {
 	switch {
 	case r.Waiting > 0 || r.Over:
@@ -173,19 +173,19 @@ func (r *Roles) Idle() Task {
 	return r.NeedReader()
 }
 
-// MayLend reports whether the resident may run a handler.
+// MayLend reports whether the read loop may run a handler.
 func (r *Roles) MayLend() bool { return r.Waiting == 0 && !r.Over }
 
-// Lend makes the resident run a handler. more says that other handlers follow. The replies of all
+// Lend makes the read loop run a handler. more says that other handlers follow. The replies of all
 // of them are then written together.
 func (r *Roles) Lend(more bool) {
 	r.Reader = Handler
 	r.Corked = r.Corked || more
 }
 
-// A resident calls Returned after its handler has returned, unless another goroutine has become
-// the resident meanwhile. In that case the calling goroutine ends instead.
-func (r *Roles) Returned() { r.Reader = Resident }
+// A read loop calls Returned after its handler has returned, unless another goroutine has become
+// the read loop meanwhile. In that case the calling goroutine ends instead.
+func (r *Roles) Returned() { r.Reader = ReadLoop }
 
 // CallWriter wakes the writer to write what is queued, or to end the session. lost says that nothing
 // more can be written.
