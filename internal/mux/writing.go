@@ -253,7 +253,7 @@ func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.writing.broken, s.roles.Over = err, true
-		if !s.roles.Interrupted { // otherwise the leader does this: here it would undo the interruption
+		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
 			s.resetReadDeadline()
 		}
 		s.do(s.roles.NeedReader())

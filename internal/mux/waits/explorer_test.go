@@ -32,9 +32,9 @@ type scene struct {
 	grows  int  // the size up to which windows grow, in bytes
 }
 
-// calls has the sizes of a call's messages, up and down. If serial is set, one goroutine of each side
-// sends and receives them; else one sends and another one receives. With one message, as of a unary
-// call, it does not wait for credit.
+// calls has the sizes of a call's messages, up and down. If serial is set, one goroutine of each
+// side sends and receives them; else one sends and another one receives. With one message, as of a
+// unary call, it does not wait for credit.
 type calls struct {
 	serial bool
 	task   bool // the callers are tasks of a loop, which do not read
@@ -110,9 +110,9 @@ type goroutine struct {
 	phase   phase
 	after   phase // what follows the phase writes
 	waits   int8  // for which of its Conds it waits
-	leading bool
+	reading bool
 	done    bool // its context has ended
-	told    bool // the leader was told so
+	told    bool // the reading caller was told so
 }
 
 const (
@@ -216,7 +216,7 @@ func (s *side) do(t Task) {
 		s.readLoop = goroutine{phase: turns}
 	}
 	s.idle = s.idle || t&StartIdleTimer != 0
-	s.past = s.past || t&InterruptLeader != 0
+	s.past = s.past || t&InterruptRead != 0
 	if t&WakeWriter != 0 && s.writer.phase == sleeps {
 		s.wakes[1] = true
 	}
@@ -228,8 +228,8 @@ func (s *side) wake(call int, cond int8) {
 		g := &s.callers[k]
 		switch {
 		case g.waits != cond:
-		case g.leading:
-			s.do(s.roles.CallLeader())
+		case g.reading:
+			s.do(s.roles.StopCaller())
 		case g.phase == sleeps:
 			g.phase = runs
 			s.roles.Woken()
@@ -331,12 +331,12 @@ func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 	s.do(s.roles.PutPen(false, s.over))
 }
 
-// await is Session.await, or sleep if g must not lead.
-func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayLead bool) {
+// await is Session.await, or sleep if g must not read.
+func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayRead bool) {
 	g.waits = cond
-	if mayLead && x.bare && i == up && s.roles.MayLead() {
-		s.roles.Lead()
-		g.leading, g.told, g.phase = true, false, turns
+	if mayRead && x.bare && i == up && s.roles.CallerMayRead() {
+		s.roles.ReadAsCaller()
+		g.reading, g.told, g.phase = true, false, turns
 		return
 	}
 	s.do(s.roles.Wait())
@@ -353,8 +353,8 @@ func (s *side) end(k int) {
 	}
 }
 
-// run is a step of a goroutine of a call: Send, Recv or Invoke. If it queues a message it may flush,
-// or leave that to the writer.
+// run is a step of a goroutine of a call: Send, Recv or Invoke. If it queues a message it may
+// flush, or leave that to the writer.
 func (x *explorer) run(s *side, i, k int, flushes bool) {
 	g, call := &s.callers[k], k/2
 	h, c := &s.halves[call], &x.calls[call]
@@ -455,9 +455,9 @@ func (x *explorer) messageAt(call, dir int, at int32) (n int) {
 
 // turn is what a reader does between two reads.
 func (x *explorer) turn(s *side, i int, g *goroutine) {
-	if g.leading {
-		if s.roles.Called() || g.done || s.failed {
-			g.leading, g.phase = false, runs
+	if g.reading {
+		if s.roles.MustStop() || g.done || s.failed {
+			g.reading, g.phase = false, runs
 			s.do(s.roles.Leave(s.failed))
 			return
 		}
@@ -533,7 +533,7 @@ func (x *explorer) steps(w world, visit func(who string, i int, what string, eve
 					s.roles.Woken()
 				})
 			}
-			if g.done && g.leading && g.phase == parks && !g.told {
+			if g.done && g.reading && g.phase == parks && !g.told {
 				step(who, "is told that its context has ended", func(n *world, s *side) {
 					s.callers[k].told = true
 					s.do(s.roles.Interrupt())
@@ -592,9 +592,9 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 		step(who, "stops spinning", func(n *world, s *side) {
 			g := of(s)
 			switch {
-			case !g.leading:
+			case !g.reading:
 				g.phase = parks
-			case s.roles.Called() || g.done:
+			case s.roles.MustStop() || g.done:
 				g.phase = turns
 			default:
 				s.roles.Park()
@@ -603,7 +603,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 		})
 	case parks:
 		switch {
-		case s.past && !g.leading:
+		case s.past && !g.reading:
 			x.wrong = "the read of the read loop is interrupted"
 		case input:
 			step(who, "reads", reads)
@@ -616,7 +616,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 	case hasRead:
 		step(who, "handles what it has read", func(n *world, s *side) {
 			g := of(s)
-			if g.leading && s.roles.Unpark() {
+			if g.reading && s.roles.Unpark() {
 				s.past = false
 			}
 			in := s.in
@@ -700,7 +700,7 @@ func (x *explorer) check(w *world) {
 			if s.callers[k].phase == sleeps {
 				asleep++
 			}
-			if s.callers[k].leading {
+			if s.callers[k].reading {
 				readers++
 			}
 		}
@@ -753,8 +753,9 @@ func Find(scene string) (worlds int, fault string) {
 	return worlds, ""
 }
 
-// explore visits all worlds. It returns how many there are, and what is wrong with one of them and how
-// it came about; "" if nothing is. From each world steps must lead to the end, without an event.
+// explore visits all worlds. It returns how many there are, and what is wrong with one of them and
+// how it came about; "" if nothing is. From each world steps must lead to the end, without an
+// event.
 func (sc scene) explore() (worlds int, fault string) {
 	type node struct {
 		from      int32 // the world before

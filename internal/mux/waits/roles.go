@@ -1,8 +1,8 @@
-// Package waits decides which goroutine of a session reads, which one writes, and which one is woken.
-// Its rules are pure functions: they use no connection, goroutine or lock. A method changes a small
-// value and says what the session has to do. Package mux calls them with the session's lock held,
-// and explorer_test.go calls them with small models of a connection and of goroutines, in every order
-// of steps.
+// Package waits decides which goroutine of a session reads, which one writes, and which one is
+// woken. Its rules are pure functions: they use no connection, goroutine or lock. A method changes
+// a small value and says what the session has to do. Package mux calls them with the session's lock
+// held, and explorer_test.go calls them with small models of a connection and of goroutines, in
+// every order of steps.
 package waits
 
 import "sync/atomic"
@@ -10,7 +10,7 @@ import "sync/atomic"
 // Roles say which goroutine reads the connection and which one writes it.
 //
 // One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
-// or the leader, a caller that waits for the peer. While the read loop runs a handler, no goroutine
+// or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
 // reads. The goroutine that has the pen writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
@@ -20,20 +20,20 @@ import "sync/atomic"
 //     pen, the writer was woken to take it, the goroutine that has the lock is about to take it or
 //     wake the writer, or Corked is set.
 //   - While Corked is set, a read loop runs handlers or is about to, and writes after the last one.
-//   - Other goroutines wait on a Parker, but the leader waits in a read. So CallLeader tells the
-//     leader to stop, and interrupts that read. The leader undoes the interruption before it leaves,
-//     so that the next reader is not interrupted.
+//   - Other goroutines wait on a Parker, but the reading caller waits in a read. So StopCaller
+//     tells the reading caller to stop, and interrupts that read. The reading caller undoes the
+//     interruption before it leaves, so that the next reader is not interrupted.
 type Roles struct {
 	Reader Reader
 	Pen    Pen
 
-	Waiting int  // goroutines, other than the leader, that wait for the peer and were not woken yet
+	Waiting int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
 	Crowd   int  // for how many more reads the read loop stays; see CrowdLasts
 	Over    bool // the session has ended, or cannot be written: only the read loop reads
 	Corked  bool // nothing is written until the read loop has run its handlers
 
-	// State of the leader.
-	called      uint32 // atomic, because Called needs no lock
+	// State of the reading caller.
+	mustStop    uint32 // atomic, because MustStop needs no lock
 	Parked      bool   // it is in a read that can be interrupted
 	Interrupted bool   // this read was interrupted
 }
@@ -44,7 +44,7 @@ type Reader byte
 const (
 	Nobody   Reader = iota
 	ReadLoop        // the read loop reads, or was woken to read
-	Leader          // a caller reads
+	Caller          // a caller reads
 	Handler         // the read loop runs a handler
 )
 
@@ -62,10 +62,10 @@ const (
 type Task byte
 
 const (
-	WakeReadLoop    Task = 1 << iota
-	StartReadLoop        // start a new read loop, in place of the one that runs a handler
-	StartIdleTimer       // WakeReadLoop follows if no goroutine reads for a while
-	InterruptLeader      // interrupt the leader's read
+	WakeReadLoop   Task = 1 << iota
+	StartReadLoop       // start a new read loop, in place of the one that runs a handler
+	StartIdleTimer      // WakeReadLoop follows if no goroutine reads for a while
+	InterruptRead       // interrupt the reading caller's read
 	WakeWriter
 )
 
@@ -98,37 +98,37 @@ func (r *Roles) Wait() Task {
 // context has ended.
 func (r *Roles) Woken() { r.Waiting-- }
 
-// MayLead reports whether a caller that has to wait may read instead. Such a caller reads its own
-// reply, because no other goroutine waits for the peer: if one did, the connection would already
-// have a reader.
-func (r *Roles) MayLead() bool { return r.Reader == Nobody }
+// CallerMayRead reports whether a caller that has to wait may read instead. Such a caller reads its
+// own reply, because no other goroutine waits for the peer: if one did, the connection would
+// already have a reader.
+func (r *Roles) CallerMayRead() bool { return r.Reader == Nobody }
 
-// Lead makes a caller the leader.
-func (r *Roles) Lead() {
-	r.Reader = Leader
-	atomic.StoreUint32(&r.called, 0)
+// ReadAsCaller makes a caller the one that reads.
+func (r *Roles) ReadAsCaller() {
+	r.Reader = Caller
+	atomic.StoreUint32(&r.mustStop, 0)
 }
 
-// Called reports whether the leader was told to stop. It needs no lock.
-func (r *Roles) Called() bool { return atomic.LoadUint32(&r.called) != 0 }
+// MustStop reports whether the reading caller was told to stop. It needs no lock.
+func (r *Roles) MustStop() bool { return atomic.LoadUint32(&r.mustStop) != 0 }
 
-// CallLeader tells the leader to stop, because what it waits for has happened.
-func (r *Roles) CallLeader() Task {
-	atomic.StoreUint32(&r.called, 1)
+// StopCaller tells the reading caller to stop, because what it waits for has happened.
+func (r *Roles) StopCaller() Task {
+	atomic.StoreUint32(&r.mustStop, 1)
 	return r.Interrupt()
 }
 
-// Interrupt interrupts the leader's read, if it is parked there.
+// Interrupt interrupts the reading caller's read, if it is parked there.
 func (r *Roles) Interrupt() Task {
 	if !r.Parked || r.Interrupted {
 		return 0
 	}
 	r.Interrupted = true
-	return InterruptLeader
+	return InterruptRead
 }
 
-// Park is called by the leader before it parks in a read, and Unpark after it. If Unpark returns
-// true, the read was interrupted, and the leader must undo the interruption.
+// Park is called by the reading caller before it parks in a read, and Unpark after it. If Unpark
+// returns true, the read was interrupted, and the reading caller must undo the interruption.
 func (r *Roles) Park() { r.Parked = true }
 
 func (r *Roles) Unpark() (interrupted bool) {
@@ -137,8 +137,8 @@ func (r *Roles) Unpark() (interrupted bool) {
 	return interrupted
 }
 
-// Leave ends the leader's role. failed says that the connection cannot be read any more, which the
-// read loop has to deal with.
+// Leave ends the reading caller's role. failed says that the connection cannot be read any more,
+// which the read loop has to deal with.
 func (r *Roles) Leave(failed bool) Task {
 	if r.Waiting > 0 {
 		r.Crowd = CrowdLasts
@@ -187,8 +187,8 @@ func (r *Roles) Lend(more bool) {
 // the read loop meanwhile. In that case the calling goroutine ends instead.
 func (r *Roles) Returned() { r.Reader = ReadLoop }
 
-// CallWriter wakes the writer to write what is queued, or to end the session. lost says that nothing
-// more can be written.
+// CallWriter wakes the writer to write what is queued, or to end the session. lost says that
+// nothing more can be written.
 func (r *Roles) CallWriter(lost bool) Task {
 	if r.Pen == Free {
 		r.Pen = Called
