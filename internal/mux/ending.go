@@ -99,8 +99,9 @@ func (s *Session) Written() <-chan struct{} {
 }
 
 // checkWritten closes the channel s.written, if it exists, once nothing is left to write for the
-// peer's calls. It is called when a goroutine puts the pen down. It is also called when a call of
-// the peer leaves the session, because that may have dropped frames of the call. mu is held.
+// peer's calls. It is called when a goroutine releases the write lock. It is also called when a
+// call of the peer leaves the session, because that may have dropped frames of the call. mu is
+// held.
 func (s *Session) checkWritten() {
 	if s.written != nil && s.calls == 0 && len(s.writing.control) == 0 && s.writing.batch.b == nil {
 		s.closeWritten()
@@ -216,7 +217,8 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 // connections if asked for.
 var logger = grpclog.Component("nearcall")
 
-// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is held.
+// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is
+// held.
 func (s *Session) hasReplies() bool {
 	for st := s.live.first; st != nil; st = st.nextLive {
 		if st.ended {

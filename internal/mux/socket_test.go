@@ -195,7 +195,7 @@ func left(t testing.TB, sessions ...*Session) {
 		soon(t, "the session is empty", func() bool {
 			return holds(s, func() bool {
 				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.roles.Waiting == 0 && s.reading.caller == nil &&
-					s.admission.open == 0 && s.writing.ready.first == nil && s.writing.starved.first == nil && s.roles.Pen == waits.Free
+					s.admission.open == 0 && s.writing.ready.first == nil && s.writing.starved.first == nil && s.roles.WriteLock == waits.Free
 			})
 		})
 	}
@@ -593,7 +593,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan made
 		stuck := func() bool {
-			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.hasQueued() })
+			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.hasQueued() })
 		}
 		more := func() { all = append(all, makes(ctx, s, "/a/b", []int{100, 7000, 200_000}[len(all)%3], 10)) }
 		for range 20 {
@@ -637,7 +637,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		}
 		soon(t, "all is written", func() bool {
 			return holds(s, func() bool {
-				return s.roles.Pen == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
+				return s.roles.WriteLock == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
 			})
 		})
 		empty(t, s)
@@ -655,7 +655,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 		}
 		out := makes(t.Context(), s, "/a/b", 16<<20, 10)
 		soon(t, "it is being written", func() bool {
-			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.lastOwn == 1 })
+			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.lastOwn == 1 })
 		})
 		_ = s.Close(errors.New("enough"))
 		if got := <-out; got.err == nil {

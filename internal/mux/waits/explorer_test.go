@@ -89,7 +89,7 @@ const (
 	parks                // it is parked in a read
 	hasRead              // it has read, or was interrupted, and takes the lock next
 	turns                // it has handled what it has read, and looks whether it reads on
-	writes               // it has the pen and a batch
+	writes               // it has the write lock and a batch
 	lent                 // a read loop whose handler runs, or a handler that the read loop is to run
 	ended
 )
@@ -144,7 +144,7 @@ type side struct {
 	gone     [2]bool      // the call was aborted
 	control  batch        // credit and resets to be written
 	in       batch        // what the goroutine that reads has read
-	out      batch        // what the goroutine with the pen writes
+	out      batch        // what the goroutine with the write lock writes
 	lent     [2]int8      // handlers that the read loop is to run, as their index and one
 	lending  bool         // it has begun to
 	tired    bool         // it runs no more of them
@@ -315,20 +315,20 @@ func (x *explorer) flush(s *side, i int, g *goroutine, after phase) {
 	if !x.hasQueued(s, i) {
 		return
 	}
-	do, ok := s.roles.TakePen(x.bare)
+	do, ok := s.roles.TakeWriteLock(x.bare)
 	if s.do(do); ok {
 		x.writeOn(s, i, g, after)
 	}
 }
 
-// writeOn collects the next batch for g, which has the pen, or puts the pen down.
+// writeOn collects the next batch for g, which has the write lock, or releases the write lock.
 func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 	if s.out = x.collect(s, i); s.out.filled {
 		g.phase, g.after = writes, after
 		return
 	}
 	g.phase, g.after = after, absent
-	s.do(s.roles.PutPen(false, s.over))
+	s.do(s.roles.ReleaseWriteLock(false, s.over))
 }
 
 // await is Session.await, or sleep if g must not read.
@@ -638,7 +638,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 				return
 			}
 			g.phase, g.after = g.after, absent
-			s.do(s.roles.PutPen(true, s.over))
+			s.do(s.roles.ReleaseWriteLock(true, s.over))
 		})
 	}
 }
@@ -663,7 +663,7 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 			case s.over:
 				s.writer.phase = ended
 			case s.roles.WriterMayWrite():
-				s.roles.Pen = Taken
+				s.roles.WriteLock = Taken
 				if s.out.filled { // it was handed over
 					s.writer.phase = writes
 				} else {
@@ -685,7 +685,7 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 		step("the writer", "writes", func(n *world, s *side) {
 			n.write(i, s.out)
 			s.out, s.writer = batch{}, goroutine{phase: sleeps}
-			s.roles.Pen = Called
+			s.roles.WriteLock = Called
 			s.wakes[1] = true
 		})
 	}

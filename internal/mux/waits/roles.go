@@ -11,21 +11,21 @@ import "sync/atomic"
 //
 // One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
 // or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
-// reads. The goroutine that has the pen writes for all calls. It is the one that has queued
+// reads. The goroutine that has the write lock writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
 //   - If something is queued that can be written, one of four things is true: a goroutine has the
-//     pen, the writer was woken to take it, the goroutine that has the lock is about to take it or
-//     wake the writer, or Corked is set.
+//     write lock, the writer was woken to take it, the goroutine that has the lock is about to take
+//     it or wake the writer, or Corked is set.
 //   - While Corked is set, a read loop runs handlers or is about to, and writes after the last one.
 //   - Other goroutines wait on a Parker, but the reading caller waits in a read. So StopCaller
 //     tells the reading caller to stop, and interrupts that read. The reading caller undoes the
 //     interruption before it leaves, so that the next reader is not interrupted.
 type Roles struct {
-	Reader Reader
-	Pen    Pen
+	Reader    Reader
+	WriteLock WriteLock
 
 	Waiting int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
 	Crowd   int  // for how many more reads the read loop stays; see CrowdLasts
@@ -48,14 +48,14 @@ const (
 	Handler         // the read loop runs a handler
 )
 
-// A Pen is the right to write.
-type Pen byte
+// A WriteLock is the right to write.
+type WriteLock byte
 
 const (
-	Free       Pen = iota
-	Called         // the writer was woken to take it; another goroutine may take it first
-	Taken          // a goroutine writes
-	HandedOver     // it is the writer's, with a batch that is not fully written
+	Free       WriteLock = iota
+	Called               // the writer was woken to take it; another goroutine may take it first
+	Taken                // a goroutine writes
+	HandedOver           // it is the writer's, with a batch that is not fully written
 )
 
 // A Task is a set of things that the session has to do.
@@ -190,35 +190,35 @@ func (r *Roles) Returned() { r.Reader = ReadLoop }
 // CallWriter wakes the writer to write what is queued, or to end the session. lost says that
 // nothing more can be written.
 func (r *Roles) CallWriter(lost bool) Task {
-	if r.Pen == Free {
-		r.Pen = Called
+	if r.WriteLock == Free {
+		r.WriteLock = Called
 	}
-	if r.Pen == Taken && !lost {
+	if r.WriteLock == Taken && !lost {
 		return 0
 	}
 	return WakeWriter
 }
 
-// TakePen gives the pen to a goroutine that has queued something. If ok is false, that goroutine
-// leaves writing to another one. mayWrite says that it can write without blocking; otherwise the
-// writer writes.
-func (r *Roles) TakePen(mayWrite bool) (do Task, ok bool) {
+// TakeWriteLock gives the write lock to a goroutine that has queued something. If ok is false, that
+// goroutine leaves writing to another one. mayWrite says that it can write without blocking;
+// otherwise the writer writes.
+func (r *Roles) TakeWriteLock(mayWrite bool) (do Task, ok bool) {
 	switch {
-	case r.Corked || r.Pen >= Taken:
+	case r.Corked || r.WriteLock >= Taken:
 		return 0, false
 	case !mayWrite || r.Over:
 		return r.CallWriter(false), false
 	}
-	r.Pen = Taken
+	r.WriteLock = Taken
 	return 0, true
 }
 
-// PutPen puts the pen down when nothing is left to write. If left is set, it passes the rest of a
-// batch to the writer.
-func (r *Roles) PutPen(left, lost bool) Task {
-	r.Pen = Free
+// ReleaseWriteLock releases the write lock when nothing is left to write. If left is set, it passes
+// the rest of a batch to the writer.
+func (r *Roles) ReleaseWriteLock(left, lost bool) Task {
+	r.WriteLock = Free
 	if left {
-		r.Pen = HandedOver
+		r.WriteLock = HandedOver
 	}
 	if left || lost {
 		return r.CallWriter(lost)
@@ -227,4 +227,4 @@ func (r *Roles) PutPen(left, lost bool) Task {
 }
 
 // WriterMayWrite reports whether the writer has something to do. If not, it parks.
-func (r *Roles) WriterMayWrite() bool { return r.Pen == Called || r.Pen == HandedOver }
+func (r *Roles) WriterMayWrite() bool { return r.WriteLock == Called || r.WriteLock == HandedOver }
