@@ -21,7 +21,7 @@ const (
 	provenScore = 16                // how many quick runs a new method needs
 	maxScore    = provenScore + 64  // the limit of score
 	slowRun     = 24                // what a run that is not quick subtracts
-	longRun     = provenScore - 256 // the score after a run of watchTime or more
+	longRun     = provenScore - 256 // the score after a run of inlineCheckTime or more
 
 	never = time.Hour // what expected returns for methods that are not quick
 )
@@ -39,7 +39,7 @@ func (t *handlerTime) expected() time.Duration {
 func (t *handlerTime) ran(d time.Duration) {
 	score := t.score.Load()
 	switch {
-	case d >= watchTime:
+	case d >= inlineCheckTime:
 		t.score.Store(longRun)
 		return
 	case d > quickRun:

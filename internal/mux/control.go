@@ -168,7 +168,7 @@ func (s *Session) offerLateCalls() {
 		s.reading.late[i] = lateCall{}
 		s.mu.Lock()
 		wanted := c.st.reason == nil
-		s.lending.lendable = -1
+		s.inline.allowed = -1
 		if wanted {
 			s.reading.accepting = c.st
 		}

@@ -34,7 +34,7 @@ func (s *Session) handleInput() error {
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			s.lending.onlyInput = n == len(rest)
+			s.inline.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
@@ -282,7 +282,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 			opened = false
 		} else {
 			s.reading.accepting = st
-			s.lending.lendable = s.lendableTo(st)
+			s.inline.allowed = s.inlineTime(st)
 		}
 	}
 	s.mu.Unlock()

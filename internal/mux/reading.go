@@ -207,12 +207,12 @@ func (s *Session) readLoop() {
 }
 
 // readOn is the rest of the read loop's work. err is the error of its last read. If the read loop
-// lends itself to a handler that does not return soon, another goroutine takes its place.
+// runs a handler that does not return soon, another goroutine takes its place.
 func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
 	s.mu.Lock()
 	for err == nil {
-		if len(s.lending.lent) > 0 && !s.runLent() {
+		if len(s.inline.calls) > 0 && !s.runInline() {
 			return
 		}
 		if s.readLoopRetires() {
@@ -225,10 +225,10 @@ func (s *Session) readOn(err error) {
 		}
 		err = s.receive(context.Background())
 	}
-	for _, c := range s.lending.lent[s.lending.lentRun:] {
+	for _, c := range s.inline.calls[s.inline.next:] {
 		go c.run.Run()
 	}
-	s.lending.lent = nil
+	s.inline.calls = nil
 	s.mu.Unlock()
 	s.reading.parts.drop()
 	s.endReading(err)
@@ -325,7 +325,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.keepalive.heard, s.keepalive.heardAt = true, now
 		s.silent.reads++
 	}
-	if len(s.lending.lent) == 0 {
+	if len(s.inline.calls) == 0 {
 		s.flushQueued()
 	}
 	return err

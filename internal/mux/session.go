@@ -7,7 +7,7 @@
 // session read and write: with many concurrent callers, with a full socket, and over connections
 // that are more than a bare socket. The reading goroutine only moves bytes. It never decodes a
 // message or waits for a call, so no call blocks another. It runs handlers only if they are known
-// to be quick (see lending).
+// to be quick (see inlineHandlers).
 package mux
 
 import (
@@ -182,7 +182,7 @@ type Session struct {
 	admission    admission
 	roles        waits.Roles
 	reading      reading
-	lending      lending
+	inline       inlineHandlers
 	writing      writing
 }
 

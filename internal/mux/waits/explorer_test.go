@@ -24,7 +24,7 @@ const (
 type scene struct {
 	name   string
 	bare   bool // the sockets are bare, so that callers read and write themselves
-	lends  bool // the read loop of the callees' side runs handlers
+	inline bool // the read loop of the callees' side runs handlers
 	calls  []calls
 	cancel bool // the context of the first call may end
 	breaks bool // the connection may break
@@ -50,7 +50,7 @@ var (
 )
 
 var scenes = []scene{
-	{name: "a unary call", bare: true, lends: true, timers: true, calls: []calls{small}},
+	{name: "a unary call", bare: true, inline: true, timers: true, calls: []calls{small}},
 	{name: "a large unary call", bare: true, calls: []calls{large}},
 	{name: "an upload", bare: true, calls: []calls{{sizes: [2][]int{{300 * kib, kib, 90 * kib, 200 * kib}}}}},
 	{name: "an upload over TLS", calls: []calls{{sizes: [2][]int{{300 * kib, kib, 90 * kib, 200 * kib}}}}},
@@ -59,13 +59,13 @@ var scenes = []scene{
 	{name: "an upload of messages of a third of the window", bare: true, calls: []calls{{sizes: [2][]int{{21 * kib, 22 * kib, 20 * kib, 23 * kib, 40 * kib}}}}},
 	{name: "an upload within the window that is not received", bare: true, calls: []calls{{sizes: [2][]int{{31 * kib, 40 * kib, 23 * kib}}, takes: 1}}},
 	{name: "a large unary call of a task", bare: true, calls: []calls{{serial: true, task: true, sizes: [2][]int{{1}, {150 * kib}}}}},
-	{name: "a handler on the read loop that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
-	{name: "a unary call beside a handler that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {130 * kib, 1}}}, small}},
+	{name: "a handler on the read loop that waits for credit", bare: true, inline: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
+	{name: "a unary call beside a handler that waits for credit", bare: true, inline: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {130 * kib, 1}}}, small}},
 	{name: "an upload that is cancelled", bare: true, cancel: true, calls: []calls{upload}},
 	{name: "an upload whose connection breaks", bare: true, breaks: true, calls: []calls{{sizes: [2][]int{{90 * kib, 40 * kib, 1}}}}},
 	{name: "an upload over TLS whose connection breaks", breaks: true, calls: []calls{upload}},
 	{name: "a stream both ways", bare: true, calls: []calls{{sizes: [2][]int{{100 * kib}, {1}}}}},
-	{name: "two unary calls", bare: true, lends: true, calls: []calls{small, small}},
+	{name: "two unary calls", bare: true, inline: true, calls: []calls{small, small}},
 	{name: "two unary calls, one of which is cancelled", bare: true, cancel: true, calls: []calls{small, ofTask}},
 	{name: "two unary calls whose connection breaks", bare: true, breaks: true, calls: []calls{small, ofTask}},
 	{name: "a unary call beside an upload", bare: true, calls: []calls{upload, small}},
@@ -90,7 +90,7 @@ const (
 	hasRead              // it has read, or was interrupted, and takes the lock next
 	turns                // it has handled what it has read, and looks whether it reads on
 	writes               // it has the write lock and a batch
-	lent                 // a read loop whose handler runs, or a handler that the read loop is to run
+	handles              // a read loop whose handler runs, or a handler that the read loop is to run
 	ended
 )
 
@@ -145,10 +145,10 @@ type side struct {
 	control  batch        // credit and resets to be written
 	in       batch        // what the goroutine that reads has read
 	out      batch        // what the goroutine with the write lock writes
-	lent     [2]int8      // handlers that the read loop is to run, as their index and one
-	lending  bool         // it has begun to
+	handlers [2]int8      // handlers that the read loop is to run, as their index and one
+	inline   bool         // it has begun to
 	tired    bool         // it runs no more of them
-	borrower int8         // the handler that it runs, as its index and one
+	running  int8         // the handler that it runs, as its index and one
 }
 
 type world struct {
@@ -212,7 +212,7 @@ func (s *side) do(t Task) {
 		s.wakes[0] = true
 	}
 	if t&StartReadLoop != 0 {
-		s.borrower, s.tired = 0, true
+		s.running, s.tired = 0, true
 		s.readLoop = goroutine{phase: turns}
 	}
 	s.idle = s.idle || t&StartIdleTimer != 0
@@ -346,8 +346,8 @@ func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayRead bool) 
 // end ends the goroutine k, which may have run on the read loop.
 func (s *side) end(k int) {
 	s.callers[k] = goroutine{phase: ended}
-	if s.borrower == int8(k)+1 {
-		s.borrower = 0
+	if s.running == int8(k)+1 {
+		s.running = 0
 		s.roles.Returned()
 		s.readLoop.phase = turns
 	}
@@ -434,10 +434,10 @@ func (x *explorer) handle(s *side, i int, b batch) {
 	whole := h.arrived == x.endOf(call, 1-i, at)
 	if i == down && begins && at <= 1 && h.received == 0 && s.callers[2*call].phase == absent && s.callers[2*call+1].phase == absent {
 		x.start(s, down, call)
-		if x.lends && x.calls[call].serial && whole && s.roles.MayLend() {
-			s.callers[2*call].phase = lent
-			s.lent[slices.Index(s.lent[:], 0)] = int8(2*call) + 1
-			s.lending = true
+		if x.inline && x.calls[call].serial && whole && s.roles.MayRunHandler() {
+			s.callers[2*call].phase = handles
+			s.handlers[slices.Index(s.handlers[:], 0)] = int8(2*call) + 1
+			s.inline = true
 		}
 	}
 	if begins || whole { // a receiver has no use for a piece in the middle
@@ -464,8 +464,8 @@ func (x *explorer) turn(s *side, i int, g *goroutine) {
 		g.phase = spins
 		return
 	}
-	if s.lending {
-		x.runLent(s, i, g)
+	if s.inline {
+		x.runInline(s, i, g)
 		return
 	}
 	if s.failed {
@@ -483,20 +483,20 @@ func (x *explorer) turn(s *side, i int, g *goroutine) {
 	g.phase = spins
 }
 
-// runLent is Session.runLent.
-func (x *explorer) runLent(s *side, i int, g *goroutine) {
-	for s.lent[0] != 0 {
-		k := s.lent[0]
-		s.lent[0], s.lent[1] = s.lent[1], 0
+// runInline is Session.runInline.
+func (x *explorer) runInline(s *side, i int, g *goroutine) {
+	for s.handlers[0] != 0 {
+		k := s.handlers[0]
+		s.handlers[0], s.handlers[1] = s.handlers[1], 0
 		s.callers[k-1].phase = runs
-		if s.tired || s.failed || !s.roles.MayLend() {
+		if s.tired || s.failed || !s.roles.MayRunHandler() {
 			continue // on a goroutine by itself
 		}
-		s.roles.Lend(s.lent[0] != 0)
-		s.borrower, g.phase = k, lent
+		s.roles.RunHandler(s.handlers[0] != 0)
+		s.running, g.phase = k, handles
 		return
 	}
-	s.lending, s.tired, s.roles.Corked = false, false, false
+	s.inline, s.tired, s.roles.BatchReplies = false, false, false
 	x.flush(s, i, g, turns)
 }
 
@@ -553,7 +553,7 @@ func (x *explorer) steps(w world, visit func(who string, i int, what string, eve
 				}
 			})
 		}
-		if x.timers && s.borrower != 0 {
+		if x.timers && s.running != 0 {
 			event("a timer", "finds a slow handler", func(s *side) { s.do(s.roles.NeedReader()) })
 		}
 		if fires := func(s *side) { s.idle = false; s.do(s.roles.Idle()) }; s.idle && s.hasEnded() {
@@ -624,7 +624,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 			if in.filled {
 				x.handle(s, i, in)
 			}
-			if !s.lending {
+			if !s.inline {
 				x.flush(s, i, g, turns)
 			}
 		})
@@ -704,7 +704,7 @@ func (x *explorer) check(w *world) {
 				readers++
 			}
 		}
-		if p := s.readLoop.phase; p != sleeps && p != ended && p != lent {
+		if p := s.readLoop.phase; p != sleeps && p != ended && p != handles {
 			readers++
 		}
 		switch {

@@ -18,8 +18,9 @@ import "sync/atomic"
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
 //   - If something is queued that can be written, one of four things is true: a goroutine has the
 //     write lock, the writer was woken to take it, the goroutine that has the lock is about to take
-//     it or wake the writer, or Corked is set.
-//   - While Corked is set, a read loop runs handlers or is about to, and writes after the last one.
+//     it or wake the writer, or BatchReplies is set.
+//   - While BatchReplies is set, a read loop runs handlers or is about to, and writes after the
+//     last one.
 //   - Other goroutines wait on a Parker, but the reading caller waits in a read. So StopCaller
 //     tells the reading caller to stop, and interrupts that read. The reading caller undoes the
 //     interruption before it leaves, so that the next reader is not interrupted.
@@ -27,10 +28,10 @@ type Roles struct {
 	Reader    Reader
 	WriteLock WriteLock
 
-	Waiting int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
-	Crowd   int  // for how many more reads the read loop stays; see CrowdLasts
-	Over    bool // the session has ended, or cannot be written: only the read loop reads
-	Corked  bool // nothing is written until the read loop has run its handlers
+	Waiting      int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
+	Crowd        int  // for how many more reads the read loop stays; see CrowdLasts
+	Over         bool // the session has ended, or cannot be written: only the read loop reads
+	BatchReplies bool // nothing is written until the read loop has run its handlers
 
 	// State of the reading caller.
 	mustStop    uint32 // atomic, because MustStop needs no lock
@@ -173,14 +174,14 @@ func (r *Roles) Idle() Task {
 	return r.NeedReader()
 }
 
-// MayLend reports whether the read loop may run a handler.
-func (r *Roles) MayLend() bool { return r.Waiting == 0 && !r.Over }
+// MayRunHandler reports whether the read loop may run a handler.
+func (r *Roles) MayRunHandler() bool { return r.Waiting == 0 && !r.Over }
 
-// Lend makes the read loop run a handler. more says that other handlers follow. The replies of all
-// of them are then written together.
-func (r *Roles) Lend(more bool) {
+// RunHandler makes the read loop run a handler. more says that other handlers follow. The replies
+// of all of them are then written together.
+func (r *Roles) RunHandler(more bool) {
 	r.Reader = Handler
-	r.Corked = r.Corked || more
+	r.BatchReplies = r.BatchReplies || more
 }
 
 // A read loop calls Returned after its handler has returned, unless another goroutine has become
@@ -204,7 +205,7 @@ func (r *Roles) CallWriter(lost bool) Task {
 // otherwise the writer writes.
 func (r *Roles) TakeWriteLock(mayWrite bool) (do Task, ok bool) {
 	switch {
-	case r.Corked || r.WriteLock >= Taken:
+	case r.BatchReplies || r.WriteLock >= Taken:
 		return 0, false
 	case !mayWrite || r.Over:
 		return r.CallWriter(false), false
