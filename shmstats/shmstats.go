@@ -36,6 +36,6 @@ func Read() Stats {
 	return Stats{
 		Upgrades: c.Upgrades, Fallbacks: c.Fallbacks, Fallback: c.Fallback,
 		Connections: c.Open, Bytes: c.Memory,
-		LargeMessages: c.Slabs, NoRoom: c.NoSlab, Wakeups: c.Bells,
+		LargeMessages: c.Slabs, NoRoom: c.NoSlab, Wakeups: c.WakeUps,
 	}
 }

@@ -11,13 +11,13 @@ type Counters struct {
 	Memory    int64  // bytes reserved for rings and slabs
 	Slabs     uint64 // messages that went through a slab
 	NoSlab    uint64 // large messages that found no free slab
-	Bells     uint64 // wake-ups sent to the peer
+	WakeUps   uint64 // wake-ups sent to the peer
 }
 
 var counters struct {
-	upgrades, fallbacks, slabs, noSlab, bells atomic.Uint64
-	open, memory                              atomic.Int64
-	fallback                                  atomic.Pointer[string]
+	upgrades, fallbacks, slabs, noSlab, wakeUps atomic.Uint64
+	open, memory                                atomic.Int64
+	fallback                                    atomic.Pointer[string]
 }
 
 // Read returns the counters. They are read one by one, not as one snapshot.
@@ -25,7 +25,7 @@ func Read() Counters {
 	c := &counters
 	now := Counters{
 		Upgrades: c.upgrades.Load(), Fallbacks: c.fallbacks.Load(), Open: c.open.Load(), Memory: c.memory.Load(),
-		Slabs: c.slabs.Load(), NoSlab: c.noSlab.Load(), Bells: c.bells.Load(),
+		Slabs: c.slabs.Load(), NoSlab: c.noSlab.Load(), WakeUps: c.wakeUps.Load(),
 	}
 	if why := c.fallback.Load(); why != nil {
 		now.Fallback = *why

@@ -20,7 +20,7 @@ import (
 // has chosen can block forever.
 
 // answerFiles is the number of descriptors in an answer that accepts an offer: the memory, and the
-// client's end of the socket for the bell that announces room.
+// client's end of the socket that announces room.
 const answerFiles = 2
 
 // Offer offers shared memory over conn, and returns the connection that replaces conn. Its memory
