@@ -22,7 +22,7 @@ type ages struct {
 func (s *session) startTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.startWatch()
+	s.startLiveness()
 	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
 		s.ages.idleSince = time.Now()
 		s.ages.idle = time.AfterFunc(d, s.onIdle)
@@ -36,7 +36,7 @@ func (s *session) startTimers() {
 func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye.timer, s.release, s.drain.timer, s.watch.timer} {
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer} {
 		if t != nil {
 			t.Stop()
 		}

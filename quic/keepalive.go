@@ -16,8 +16,8 @@ import (
 // So a session checks now and then whether packets have arrived. A side that keeps the connection
 // alive sends a larger packet when none have.
 
-// A watch checks whether the peer still sends packets. Guarded by the session's mu.
-type watch struct {
+// liveness checks whether the peer still sends packets. Guarded by the session's mu.
+type liveness struct {
 	probe time.Duration // how long the peer may be silent before this side sends a packet; 0 for no packets
 	limit time.Duration // how long the peer may be silent before it counts as lost
 
@@ -30,16 +30,16 @@ type watch struct {
 
 // every returns the time between two checks. The field silent lags behind the true time by less
 // than that.
-func (w *watch) every() time.Duration {
+func (w *liveness) every() time.Duration {
 	if w.probe > 0 {
 		return w.probe / 4
 	}
 	return w.limit / 12
 }
 
-// startWatch starts the checks. mu is held.
-func (s *session) startWatch() {
-	w := &s.watch
+// startLiveness starts the checks. mu is held.
+func (s *session) startLiveness() {
+	w := &s.liveness
 	w.next = w.every()
 	w.timer = time.AfterFunc(w.next, s.look)
 }
@@ -52,7 +52,7 @@ func (s *session) look() {
 		s.mu.Unlock()
 		return
 	}
-	w := &s.watch
+	w := &s.liveness
 	every, n := w.every(), s.conn.ConnectionStats().PacketsReceived
 	left := w.limit - every
 	switch {
