@@ -95,7 +95,7 @@ func (s *Session) endReading(err error) {
 	// Read and discard the peer's input until it has read our BYE: if a connection is
 	// closed with unread input, some systems discard what was written. The connection
 	// stays open here, because the writer might still use it.
-	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
+	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.CloseTimeout))
 	_, _ = io.Copy(io.Discard, s.conn)
 }
 

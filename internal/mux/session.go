@@ -115,7 +115,7 @@ type Options struct {
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
 	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
 	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default, negative for no time
-	Farewell       time.Duration // after Close, how long the peer may read nothing; 5 s by default
+	CloseTimeout   time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
 	Keepalive       keepalive.ClientParameters // for clients; they send no PINGs if Time is 0
 	ServerKeepalive keepalive.ServerParameters // for servers
@@ -133,7 +133,7 @@ func (o Options) withDefaults() Options {
 	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
 	o.MaxHeaderBytes = max(cmp.Or(o.MaxHeaderBytes, 16<<20), wire.MinBlock)
 	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
-	o.Farewell = cmp.Or(o.Farewell, 5*time.Second)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
 	return o
 }
 

@@ -644,11 +644,11 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 	})
 }
 
-// TestCloseOfAFullSocket checks that a session with a full socket ends after Farewell.
+// TestCloseOfAFullSocket checks that a session with a full socket ends after CloseTimeout.
 func TestCloseOfAFullSocket(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		mine, peers := ends(t, network)
-		s := New(mine, Options{Client: true, Farewell: 20 * time.Millisecond})
+		s := New(mine, Options{Client: true, CloseTimeout: 20 * time.Millisecond})
 		s.Start(nil)
 		if _, err := peers.Write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: 1 << 30, Connection: 1 << 40, Block: wire.MinBlock})); err != nil {
 			t.Fatal(err)

@@ -265,7 +265,7 @@ func (s *Session) onWriteError(err error) {
 }
 
 // closeWrite closes the connection for writing after BYE, if it can be closed in one direction.
-// The other direction stays open for the reader, which waits for the peer to close: see Farewells.
+// The other direction stays open for the reader, which waits for the peer to close: see Closing.
 func (s *Session) closeWrite() {
 	if c, ok := s.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
 		_ = s.conn.Close()
@@ -296,7 +296,7 @@ func (s *Session) collect() bool {
 		s.writeFrame(t, &s.writing.bulk)
 	}
 	if s.closeTimer != nil && t.size > said {
-		s.closeTimer.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
+		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads what ended calls have left
 	}
 	if s.writing.bye != nil && s.live.first == nil {
 		t.b.B = append(t.b.B, s.writing.bye...)
