@@ -32,16 +32,16 @@ func (c *session) onIdle() {
 	if !c.busy {
 		left -= time.Since(c.idleSince)
 	}
-	hungUp := false
+	idle := false
 	switch {
 	case c.over:
 	case left > 0:
 		c.idle.Reset(durations.Recheck(left))
 	default:
-		hungUp = c.hangUp()
+		idle = c.beginDrain()
 	}
 	c.mu.Unlock()
-	if hungUp {
+	if idle {
 		_ = c.conn.Close()
 	}
 }
@@ -52,12 +52,12 @@ var errOld = errors.New("the connection reached MaxConnectionAge")
 // closes the session.
 func (c *session) onAge() {
 	c.mu.Lock()
-	hungUp := c.hangUp()
+	idle := c.beginDrain()
 	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace != 0 && !c.over {
 		c.age = time.AfterFunc(grace, func() { _ = c.Close(errOld) })
 	}
 	c.mu.Unlock()
-	if hungUp {
+	if idle {
 		_ = c.conn.Close()
 	}
 }

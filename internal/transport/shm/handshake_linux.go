@@ -187,7 +187,7 @@ func (s *Server) retry(ctx context.Context, try func() error) {
 // offer must be declined, refused says why, and nothing was sent.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
-	if in.hungUp() {
+	if in.peerClosed() {
 		return nil, nil, io.EOF
 	}
 	if c, refused = s.propose(in.conn, body); refused != nil {
