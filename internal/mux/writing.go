@@ -273,7 +273,7 @@ func (s *Session) closeWrite() {
 }
 
 // collect fills the batch from the queues. It reports whether there was anything to
-// write. mu is held, and the caller has the write lock.
+// write. mu is held, and the caller holds the write lock.
 func (s *Session) collect() bool {
 	ends := s.writing.bye != nil && s.live.first == nil
 	if s.writing.lost || !s.hasQueued() && !ends {

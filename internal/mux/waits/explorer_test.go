@@ -89,7 +89,7 @@ const (
 	parks                // it is parked in a read
 	hasRead              // it has read, or was interrupted, and takes the lock next
 	turns                // it has handled what it has read, and looks whether it reads on
-	writes               // it has the write lock and a batch
+	writes               // it holds the write lock and a batch
 	handles              // a read loop whose handler runs, or a handler that the read loop is to run
 	ended
 )
@@ -321,7 +321,7 @@ func (x *explorer) flush(s *side, i int, g *goroutine, after phase) {
 	}
 }
 
-// writeOn collects the next batch for g, which has the write lock, or releases the write lock.
+// writeOn collects the next batch for g, which holds the write lock, or releases the write lock.
 func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 	if s.out = x.collect(s, i); s.out.filled {
 		g.phase, g.after = writes, after

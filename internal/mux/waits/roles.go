@@ -11,12 +11,12 @@ import "sync/atomic"
 //
 // One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
 // or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
-// reads. The goroutine that has the write lock writes for all calls. It is the one that has queued
+// reads. The goroutine that holds the write lock writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
-//   - If something is queued that can be written, one of four things is true: a goroutine has the
+//   - If something is queued that can be written, one of four things is true: a goroutine holds the
 //     write lock, the writer was woken to take it, the goroutine that has the lock is about to take
 //     it or wake the writer, or BatchReplies is set.
 //   - While BatchReplies is set, a read loop runs handlers or is about to, and writes after the

@@ -40,7 +40,7 @@ var ruleFaults = []faulty.Fault{
 		Old: "if left || lost {", New: "if lost {"},
 	{Name: "the writer is not woken after it was handed a batch", File: "roles.go", In: "a large unary call",
 		Old: "return r.WriteLock == Called || r.WriteLock == HandedOver", New: "return r.WriteLock == Called"},
-	{Name: "two goroutines have the write lock", File: "roles.go", In: "a large unary call",
+	{Name: "two goroutines hold the write lock", File: "roles.go", In: "a large unary call",
 		Old: "r.WriteLock >= Taken:", New: "r.WriteLock > Taken:"},
 	{Name: "what cannot be written at once is left to nobody", File: "roles.go", In: "an upload over TLS",
 		Old: "return r.CallWriter(false), false", New: "return 0, false"},
