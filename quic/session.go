@@ -25,7 +25,7 @@ type sessionOptions struct {
 	maxHeaderBytes int    // limit for a header or trailer
 	window         int    // how many bytes of a call's messages may wait to be received
 	ages           ages
-	watch          watch
+	liveness       liveness
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // how many calls that are over may wait for the release of their credit
 	gone           func()        // called when the connection is closed; may be nil
@@ -70,7 +70,7 @@ type session struct {
 	live     map[*stream]struct{}
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
-	bye      bye
+	stall    stallCheck
 	round    int         // how often sweepLive has run
 	spent    []*q.Stream // calls that are over, whose credit was not released yet
 	release  *time.Timer // releases this credit; nil if spent is empty

@@ -109,8 +109,8 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 		if s.calls > 0 && !s.writing.lost {
 			t.Errorf("%d calls count", s.calls)
 		}
-		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.leader != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
-			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.roles.Waiting, s.reading.leader)
+		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.caller != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
+			t.Errorf("live %v, waiting %d, caller %v", s.live.first, s.roles.Waiting, s.reading.caller)
 		}
 		s.mu.Unlock()
 	}

@@ -356,7 +356,7 @@ func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 // Invariants:
 //   - holders counts those that may still use the stream: the session, which drops it when the
 //     callee has ended the call and all was written; the acceptor until it calls Free;
-//     offerToAcceptor; and the resident while it is lent to the stream.
+//     offerToAcceptor; and the read loop while it runs the stream's handler.
 //   - A stream that has ended in another way is not reused, because callbacks may be on their way
 //     to it: then the session does not drop it. The stream of a streaming method is not reused
 //     either, because the acceptor does not free it.

@@ -15,22 +15,22 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A borrower is an Acceptor whose calls run on the goroutine that its session lends.
-type borrower struct {
+// An inlineAcceptor is an Acceptor whose calls run on its session's read loop.
+type inlineAcceptor struct {
 	witness
 	session *Session
 	run     func(s *Session, st link.Stream) // the handler
 	takes   time.Duration                    // what the handler is expected to take
-	lent    atomic.Int32                     // calls that ran on the goroutine that reads
-	others  int                              // calls that were not lent it
+	inline  atomic.Int32                     // calls that ran on the goroutine that reads
+	others  int                              // calls that ran elsewhere
 }
 
-func (b *borrower) HandleStream(s link.Stream, o *link.CallHeader) error {
+func (b *inlineAcceptor) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if err := b.witness.HandleStream(s, o); err != nil {
 		return err
 	}
-	if l := s.(link.Lender); l.Lends(b.takes) {
-		l.Lend(runs(func() { b.lent.Add(1); b.run(b.session, s) }), b.takes)
+	if l := s.(link.InlineStream); l.MayRunInline(b.takes) {
+		l.RunInline(runs(func() { b.inline.Add(1); b.run(b.session, s) }), b.takes)
 	} else {
 		b.others++
 	}
@@ -50,8 +50,9 @@ func asked(id uint64, message ...byte) []byte {
 	return frameOf(head|wire.FlagMessage|wire.FlagEnd, id, append(slices.Clone(opens), message...)...)
 }
 
-// lends returns a server's session that lends its resident to b, and its peer, which has sent hello.
-func lends(t *testing.T, b *borrower, hello []byte) (*Session, *raw) {
+// servesInline returns a server's session that runs b's handlers inline, and its peer, which has
+// sent hello.
+func servesInline(t *testing.T, b *inlineAcceptor, hello []byte) (*Session, *raw) {
 	s, peer := loneWith(t, Options{}, b, false)
 	b.session = s
 	peer.write(hello)
@@ -80,50 +81,50 @@ func (r *raw) answers(want int) {
 
 func TestTheResidentRunsAHandlerAndReadsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &borrower{run: finishes}
-		s, peer := lends(t, b, start())
+		b := &inlineAcceptor{run: finishes}
+		s, peer := servesInline(t, b, start())
 		for id := uint64(1); id < 20; id += 2 {
 			peer.write(asked(id, 1, 2, 3))
 		}
 		peer.answers(10)
-		if b.lent.Load() != 10 {
-			t.Errorf("%d of 10 calls run on the resident", b.lent.Load())
+		if b.inline.Load() != 10 {
+			t.Errorf("%d of 10 calls run on the read loop", b.inline.Load())
 		}
 		empty(t, s)
 	})
 }
 
-// The resident lends itself only to quick handlers of calls whose requests have arrived, to
+// The read loop runs only quick handlers of calls whose requests have arrived, to
 // the quickest while other calls are open, and not for long.
-func TestTheResidentIsNotLent(t *testing.T) {
+func TestHandlersThatDoNotRunOnTheReadLoop(t *testing.T) {
 	part := literal(head|wire.FlagMessage|wire.FlagMore, 1, append(slices.Clone(opens), 9, 1)...)
-	alone, among := maxLent, maxLentAmongMany
+	alone, among := maxInline, maxInlineAmongMany
 	for name, c := range map[string]struct {
 		before, frames []byte
 		takes          time.Duration
-		lent, others   int
+		inline, others int
 	}{
 		"to a handler that takes long":               {frames: asked(1), takes: alone + 1, others: 1},
 		"before the whole request has arrived":       {frames: opened(1), others: 1},
 		"in the middle of a message":                 {frames: part, others: 1},
 		"to a slower one while another call is open": {before: opened(1), frames: asked(3), takes: among + 1, others: 1},
-		"but to a quick one":                         {before: opened(1), frames: asked(3), takes: among, lent: 1},
+		"but to a quick one":                         {before: opened(1), frames: asked(3), takes: among, inline: 1},
 		"to a slower one if more input follows":      {frames: append(asked(1), ping()...), takes: among + 1, others: 1},
-		"but to a quick one before more input":       {frames: append(asked(1), ping()...), takes: among, lent: 1},
-		"to more handlers than it has time for":      {frames: askedTimes(20), takes: among, lent: int(alone / among), others: 20 - int(alone/among)},
-		"among very many calls":                      {before: manyOpened(maxAmong), frames: asked(2*maxAmong + 1), others: 1},
+		"but to a quick one before more input":       {frames: append(asked(1), ping()...), takes: among, inline: 1},
+		"to more handlers than it has time for":      {frames: askedTimes(20), takes: among, inline: int(alone / among), others: 20 - int(alone/among)},
+		"among very many calls":                      {before: manyOpened(maxInlineAmong), frames: asked(2*maxInlineAmong + 1), others: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &borrower{run: finishes, takes: c.takes}
-				_, peer := lends(t, b, start())
+				b := &inlineAcceptor{run: finishes, takes: c.takes}
+				_, peer := servesInline(t, b, start())
 				if c.before != nil {
 					peer.write(c.before)
 				}
 				others := b.others
 				peer.write(c.frames)
-				if int(b.lent.Load()) != c.lent || b.others-others != c.others {
-					t.Errorf("%d calls run on the resident, %d elsewhere; want %d and %d", b.lent.Load(), b.others-others, c.lent, c.others)
+				if int(b.inline.Load()) != c.inline || b.others-others != c.others {
+					t.Errorf("%d calls run on the read loop, %d elsewhere; want %d and %d", b.inline.Load(), b.others-others, c.inline, c.others)
 				}
 			})
 		})
@@ -147,11 +148,11 @@ func manyOpened(n int) (b []byte) {
 }
 
 // Replies of handlers that run one after another are written together, and before long.
-func TestRepliesOfLentCallsAreWrittenTogether(t *testing.T) {
+func TestRepliesOfInlineHandlersAreWrittenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const calls = 2*maxCorked + 5
+		const calls = 2*maxBatched + 5
 		var waiting []int // replies in the queue when each handler began
-		b := &borrower{run: func(session *Session, st link.Stream) {
+		b := &inlineAcceptor{run: func(session *Session, st link.Stream) {
 			session.mu.Lock()
 			n := 0
 			for q := session.writing.ready.first; q != nil; q = q.next {
@@ -161,26 +162,26 @@ func TestRepliesOfLentCallsAreWrittenTogether(t *testing.T) {
 			waiting = append(waiting, n)
 			finishes(session, st)
 		}}
-		s, peer := lends(t, b, start())
+		s, peer := servesInline(t, b, start())
 		peer.write(askedTimes(calls))
 		peer.answers(calls)
 		for i, n := range waiting {
-			if i < maxCorked && n != i { // the writer may take those that follow at any time
+			if i < maxBatched && n != i { // the writer may take those that follow at any time
 				t.Errorf("%d replies wait when handler %d begins", n, i)
 			}
 		}
-		if b.lent.Load() != calls {
-			t.Errorf("%d of %d calls run on the resident", b.lent.Load(), calls)
+		if b.inline.Load() != calls {
+			t.Errorf("%d of %d calls run on the read loop", b.inline.Load(), calls)
 		}
 		empty(t, s)
 	})
 }
 
-// The calls behind one that blocks are run by the new resident.
+// The calls behind one that blocks are run by the new read loop.
 func TestCallsBehindABlockedHandlerRunOnTheNextResident(t *testing.T) {
 	for name, unblock := range map[string]func(s *Session, st link.Stream, leave chan struct{}){
 		"it is released": func(_ *Session, st link.Stream, leave chan struct{}) {
-			st.(link.Lender).Release()
+			st.(link.InlineStream).Release()
 			<-leave
 		},
 		"it waits for the peer": func(_ *Session, st link.Stream, _ chan struct{}) {
@@ -193,20 +194,20 @@ func TestCallsBehindABlockedHandlerRunOnTheNextResident(t *testing.T) {
 			<-leave
 		},
 		"it exits":      func(*Session, link.Stream, chan struct{}) { runtime.Goexit() },
-		"it takes long": func(*Session, link.Stream, chan struct{}) { time.Sleep(2 * maxLent) },
+		"it takes long": func(*Session, link.Stream, chan struct{}) { time.Sleep(2 * maxInline) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const calls = 5
 				leave := make(chan struct{})
 				var ran atomic.Int32
-				b := &borrower{run: func(s *Session, st link.Stream) {
+				b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 					if ran.Add(1) == 2 {
 						unblock(s, st, leave)
 					}
 					finishes(s, st)
 				}}
-				s, peer := lends(t, b, start())
+				s, peer := servesInline(t, b, start())
 				go func() { _, _ = peer.conn.Write(askedTimes(calls)) }()
 				synctest.Wait()
 				time.Sleep(time.Second)
@@ -229,7 +230,7 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow link.Stream
 		leave := make(chan struct{})
-		b := &borrower{run: func(s *Session, st link.Stream) {
+		b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 			if slow != nil {
 				finishes(s, st)
 				return
@@ -238,15 +239,15 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 			<-leave
 			finishes(s, st)
 		}}
-		s, peer := lends(t, b, start())
+		s, peer := servesInline(t, b, start())
 		peer.write(asked(1))
 		go func() { _, _ = peer.conn.Write(ping()) }()
 		synctest.Wait()
 		if n := len(peer.of(wire.KindPong)); n > 0 {
-			t.Error("somebody reads while the resident runs a handler")
+			t.Error("somebody reads while the read loop runs a handler")
 		}
-		slow.(link.Lender).Release()
-		slow.(link.Lender).Release() // once is enough
+		slow.(link.InlineStream).Release()
+		slow.(link.InlineStream).Release() // once is enough
 		if n := len(peer.of(wire.KindPong)); n != 1 {
 			t.Errorf("after Release a PING is answered %d times", n)
 		}
@@ -258,10 +259,10 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 		close(leave)
 		peer.write(asked(5))
 		peer.answers(2)
-		if b.lent.Load() != 3 {
-			t.Errorf("%d of 3 calls run on a resident", b.lent.Load())
+		if b.inline.Load() != 3 {
+			t.Errorf("%d of 3 calls run on a read loop", b.inline.Load())
 		}
-		slow.(link.Lender).Release() // too late to mean anything
+		slow.(link.InlineStream).Release() // too late to mean anything
 		peer.write(asked(7))
 		peer.answers(3)
 		empty(t, s)
@@ -269,16 +270,16 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 }
 
 // A handler that waits for what the peer sends gets it: credit, a slot and a reply.
-func TestLentResidentIsReplacedByWaiter(t *testing.T) {
+func TestReadLoopIsReplacedByWaiter(t *testing.T) {
 	t.Run("for credit", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &borrower{run: func(s *Session, st link.Stream) {
+			b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 				for range 3 {
 					_ = st.Send(&link.Frame{Msg: ofBytes(wire.MinWindow), HasMsg: true})
 				}
 				finishes(s, st)
 			}}
-			s, peer := lends(t, b, start())
+			s, peer := servesInline(t, b, start())
 			peer.write(asked(1))
 			peer.answers(0)
 			peer.write(wire.AppendCredit(nil, 0, 4*wire.MinWindow), wire.AppendCredit(nil, 1, 4*wire.MinWindow))
@@ -288,14 +289,14 @@ func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 	})
 	t.Run("for a reply", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &borrower{run: func(s *Session, st link.Stream) {
+			b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 				c, _ := unary("/back", 1, 10)
 				if err := s.Invoke(t.Context(), c); err != nil || !c.Replied {
 					t.Errorf("%v, replied: %v", err, c.Replied)
 				}
 				finishes(s, st)
 			}}
-			s, peer := lends(t, b, start())
+			s, peer := servesInline(t, b, start())
 			peer.write(asked(1))
 			peer.write(whole(2, 5))
 			peer.answers(1)
@@ -304,7 +305,7 @@ func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 	})
 	t.Run("for a slot", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &borrower{run: func(s *Session, st link.Stream) {
+			b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 				second, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}, Method: "/b"})
 				if err != nil {
 					t.Error(err)
@@ -313,7 +314,7 @@ func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 				second.Abort(errors.New("enough"))
 				finishes(s, st)
 			}}
-			s, peer := lends(t, b, limited(1))
+			s, peer := servesInline(t, b, limited(1))
 			first, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}, Method: "/a"})
 			if err != nil {
 				t.Fatal(err)
@@ -327,7 +328,7 @@ func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 	})
 }
 
-// A session ends, and its goroutines, whatever the handler on its resident does.
+// A session ends, and its goroutines, whatever the handler on its read loop does.
 func TestASessionEndsWhileItsResidentRunsAHandler(t *testing.T) {
 	for name, end := range map[string]func(s *Session, peer *raw){
 		"it is closed":        func(s *Session, _ *raw) { _ = s.Close(errors.New("enough")) },
@@ -337,7 +338,7 @@ func TestASessionEndsWhileItsResidentRunsAHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				leave := make(chan struct{})
-				b := &borrower{run: func(s *Session, st link.Stream) {
+				b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 					if end == nil {
 						_ = s.Close(errors.New("enough"))
 						<-s.Ended()
@@ -345,7 +346,7 @@ func TestASessionEndsWhileItsResidentRunsAHandler(t *testing.T) {
 					<-leave
 					finishes(s, st)
 				}}
-				s, peer := lends(t, b, start())
+				s, peer := servesInline(t, b, start())
 				peer.write(asked(1))
 				if end != nil {
 					end(s, peer)
@@ -364,14 +365,14 @@ func TestASessionEndsWhileItsResidentRunsAHandler(t *testing.T) {
 func TestAHandlerThatExitsItsGoroutineTakesNoReaderAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exits := true
-		b := &borrower{run: func(s *Session, st link.Stream) {
+		b := &inlineAcceptor{run: func(s *Session, st link.Stream) {
 			finishes(s, st)
 			if exits {
 				exits = false
 				runtime.Goexit()
 			}
 		}}
-		s, peer := lends(t, b, start())
+		s, peer := servesInline(t, b, start())
 		peer.write(asked(1))
 		peer.write(asked(3))
 		peer.answers(2)
@@ -381,11 +382,11 @@ func TestAHandlerThatExitsItsGoroutineTakesNoReaderAlong(t *testing.T) {
 
 // A reply whose end follows at once leaves in one frame with it, from whichever goroutine.
 func TestAReplyAndTheEndThatFollowsAreOneFrame(t *testing.T) {
-	for name, where := range map[string]time.Duration{"on the resident": 0, "on a goroutine": time.Hour} {
+	for name, where := range map[string]time.Duration{"on the read loop": 0, "on a goroutine": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := new(witness)
-				b := &borrower{takes: where, run: func(_ *Session, s link.Stream) { replies(s) }}
+				b := &inlineAcceptor{takes: where, run: func(_ *Session, s link.Stream) { replies(s) }}
 				var acceptor link.Acceptor = b
 				if where > 0 {
 					acceptor = w

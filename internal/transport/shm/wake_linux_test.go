@@ -8,9 +8,9 @@ import (
 
 // A waiter is a Read that waits for bytes or a Write that waits for room.
 type waiter struct {
-	asleep      word  // the word that it publishes its sleeps in
-	rings, mine *bell // the peer's end of its bell, and its own end
-	done        <-chan outcome
+	asleep       word   // the word that it publishes its sleeps in
+	theirs, mine *waker // the waker of the peer, and its own
+	done         <-chan outcome
 }
 
 // inEachWait runs f for a Read and for a Write, of a client and of a server.
@@ -37,16 +37,16 @@ func nextSleep(t *testing.T, w word, last uint64) (now uint64) {
 	return now
 }
 
-// A bell for a receiver that has found the bytes by itself ends a later sleep for nothing.
+// A wake-up for a receiver that has found the bytes by itself ends a later sleep for nothing.
 // Read then sleeps again, and does not return.
-func TestABellForNothingEndsNoWait(t *testing.T) {
+func TestAWakeUpForNothingEndsNoWait(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		w, last := c.mine.word(atAsleep), uint64(0)
 		for range 3 {
 			done := reads(c)
 			for range maxIdleWakes {
 				last = nextSleep(t, w, last)
-				peer.data.ring()
+				peer.data.wake()
 			}
 			nextSleep(t, w, last)
 			_, _ = peer.Write([]byte("x"))
@@ -58,14 +58,14 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 	})
 }
 
-// A peer that rings for nothing in each sleep costs this side system calls. It soon loses
+// A peer that sends a wake-up for nothing in each sleep costs this side system calls. It soon loses
 // the connection.
 func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		last := uint64(0)
 		for range maxIdleWakes + 1 {
 			last = nextSleep(t, w.asleep, last)
-			w.rings.ring()
+			w.theirs.wake()
 		}
 		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
 			t.Errorf("it ends for %v", got.err)
@@ -76,12 +76,12 @@ func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	})
 }
 
-// A flood of bells costs this side only a few system calls, whatever its length.
-func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
+// A flood of wake-ups costs this side only a few system calls, whatever its length.
+func TestAFloodOfWakeUpsIsNotReceived(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		nextSleep(t, w.asleep, 0)
 		flood := make([]byte, 64<<10)
-		if _, err := w.rings.conn.Write(flood); err != nil {
+		if _, err := w.theirs.conn.Write(flood); err != nil {
 			t.Fatal(err)
 		}
 		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
@@ -90,21 +90,21 @@ func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
 		if slept := (w.asleep.Load() + 1) / 2; slept != 1 {
 			t.Errorf("it slept %d times", slept)
 		}
-		if err := w.rings.conn.CloseWrite(); err != nil {
+		if err := w.theirs.conn.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
 		left, err := io.Copy(io.Discard, w.mine.conn)
-		if heard := len(flood) - int(left); heard > maxHeard || err != nil {
-			t.Errorf("%d of %d bells were heard, %v", heard, len(flood), err)
+		if n := len(flood) - int(left); n > maxWakeUps || err != nil {
+			t.Errorf("%d of %d wake-ups were received, %v", n, len(flood), err)
 		}
 	})
 }
 
-// Ringing never blocks, even if the peer does not receive the bells.
-func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
+// Sending a wake-up never blocks, even if the peer does not receive it.
+func TestAWakeUpThatIsNotReceivedBlocksNobody(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		for range 10000 {
-			peer.data.ring()
+			peer.data.wake()
 		}
 		if _, err := peer.Write([]byte("x")); err != nil {
 			t.Error(err)
@@ -115,9 +115,9 @@ func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
 	})
 }
 
-// Bells that are left over from many earlier sleeps are received together, and are not
+// Wake-ups that are left over from many earlier sleeps are received together, and are not
 // mistaken for a broken peer.
-func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
+func TestWakeUpsThatAreLeftOverAreReceivedTogether(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		const many = 10 * maxIdleWakes
 		for range many {
@@ -135,7 +135,7 @@ func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
 		w := c.mine.word(atAsleep)
 		before := w.Load()
 		done := reads(c)
-		eventually(t, "it has heard them", func() bool { return w.Load() > before+2 })
+		eventually(t, "it has received them", func() bool { return w.Load() > before+2 })
 		nextSleep(t, w, before+1)
 		_, _ = peer.Write([]byte("x"))
 		if got := soon(t, "Read", done); got.n != 1 || got.err != nil {

@@ -90,7 +90,7 @@ func TestGracefulStopWaitsForSlowClient(t *testing.T) {
 				srv.GracefulStop()
 				t.Logf("GracefulStop took %v", time.Since(began))
 				all.Wait()
-				if took := time.Since(began); took < 2*farewell {
+				if took := time.Since(began); took < 2*closeTimeout {
 					t.Errorf("it took only %v", took)
 				}
 			})
@@ -98,20 +98,20 @@ func TestGracefulStopWaitsForSlowClient(t *testing.T) {
 	}
 }
 
-// A session gives up a peer that takes nothing for farewell. What the peer sends meanwhile prolongs
-// that to maxFarewell at most.
+// A session gives up a peer that takes nothing for closeTimeout. What the peer sends meanwhile
+// prolongs that to maxCloseTimeout at most.
 func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(qs *q.Stream, seconds int) // every second
 		want time.Duration
 	}{
-		"it does nothing": {func(*q.Stream, int) {}, farewell},
-		"it only sends":   {func(qs *q.Stream, _ int) { _, _ = qs.Write([]byte{1}) }, maxFarewell},
+		"it does nothing": {func(*q.Stream, int) {}, closeTimeout},
+		"it only sends":   {func(qs *q.Stream, _ int) { _, _ = qs.Write([]byte{1}) }, maxCloseTimeout},
 		"it stops reading": {func(qs *q.Stream, seconds int) {
 			if seconds < 20 {
 				_, _ = io.ReadFull(qs, make([]byte, 100_000))
 			}
-		}, 20*time.Second + farewell},
+		}, 20*time.Second + closeTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,7 +140,8 @@ func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// The client's end of a session is written when its callers have all replies, which they may take slowly.
+// The client's end of a session is written when its callers have all replies, which they may take
+// slowly.
 func TestClientRepliesAreWrittenWhenTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20
@@ -177,7 +178,7 @@ func TestClientRepliesAreWrittenWhenTaken(t *testing.T) {
 		<-client.Written()
 		select {
 		case err := <-received:
-			if took := time.Since(begun); err != nil || took < 2*farewell {
+			if took := time.Since(begun); err != nil || took < 2*closeTimeout {
 				t.Errorf("after %v Recv returns %v", took, err)
 			}
 		default:

@@ -56,8 +56,8 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 	}
 }
 
-// BYE comes after the replies that are left, for which the peer may have no credit yet. The caller of
-// a call that was cut off is told before that.
+// BYE comes after the replies that are left, for which the peer may have no credit yet. The caller
+// of a call that was cut off is told before that.
 func TestWhoIsCutOffDoesNotWaitForRepliesOfOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		reply        int // bytes of the other call's
@@ -90,23 +90,23 @@ func TestWhoIsCutOffDoesNotWaitForRepliesOfOthers(t *testing.T) {
 	}
 }
 
-// A session gives up a peer that reads nothing for Farewell, whatever else the peer
+// A session gives up a peer that reads nothing for CloseTimeout, whatever else the peer
 // does. A peer that keeps reading what ended calls have left gets all of it.
-func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
-	const farewell, pieces = 5 * time.Second, 6
+func TestClosingWaitsForAsLongAsThePeerTakesSomething(t *testing.T) {
+	const closeTimeout, pieces = 5 * time.Second, 6
 	for name, test := range map[string]struct {
 		deaf bool            // the peer does not read
 		do   func(peer *raw) // every four seconds
 		want time.Duration   // until the session is gone
 		got  int             // BYEs that arrive
 	}{
-		"it reads nothing": {true, func(*raw) {}, farewell, 0},
-		"it wants no more": {false, func(*raw) {}, farewell, 0},
-		"it only pings":    {false, func(peer *raw) { peer.write(wire.AppendPing(nil, wire.KindPing, [8]byte{})) }, farewell, 0},
+		"it reads nothing": {true, func(*raw) {}, closeTimeout, 0},
+		"it wants no more": {false, func(*raw) {}, closeTimeout, 0},
+		"it only pings":    {false, func(peer *raw) { peer.write(wire.AppendPing(nil, wire.KindPing, [8]byte{})) }, closeTimeout, 0},
 		"it takes a piece": {false, func(peer *raw) {
 			b := wire.AppendCredit(nil, 1, wire.MinWindow)
 			peer.write(wire.AppendCredit(b, 0, wire.MinWindow))
-		}, (pieces-1)*4*time.Second + farewell, 1},
+		}, (pieces-1)*4*time.Second + closeTimeout, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

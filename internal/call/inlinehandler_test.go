@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A lending stream lends its goroutine to every handler that is quick.
-type lending struct {
+// An inlineStream runs inline every handler that is quick.
+type inlineStream struct {
 	requesting
 	run      link.Runner
 	released atomic.Int32
@@ -27,10 +27,10 @@ func (s *requesting) Recv(f *link.Frame) error {
 	return nil
 }
 
-func (s *lending) Lends(d time.Duration) bool          { return d < never }
-func (s *lending) Lend(r link.Runner, _ time.Duration) { s.run = r }
-func (s *lending) Release()                            { s.released.Add(1) }
-func (s *lending) offerTo(c *serverConn, m string) error {
+func (s *inlineStream) MayRunInline(d time.Duration) bool        { return d < never }
+func (s *inlineStream) RunInline(r link.Runner, _ time.Duration) { s.run = r }
+func (s *inlineStream) Release()                                 { s.released.Add(1) }
+func (s *inlineStream) offerTo(c *serverConn, m string) error {
 	return c.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: m})
 }
 
@@ -70,7 +70,7 @@ func TestAMethodProvesThatItIsQuick(t *testing.T) {
 	times(2, 2*quickRun)
 	quick(false)
 	times(1000, time.Microsecond)
-	times(1, watchTime)
+	times(1, inlineCheckTime)
 	quick(false)
 	times(255, time.Microsecond)
 	quick(false)
@@ -89,35 +89,35 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 		}}, nil)
 		proves(server)
 		c := server.Accept(distant{}).(*serverConn)
-		s := new(lending)
+		s := new(inlineStream)
 		if err := s.offerTo(c, unaryMethod); err != nil || s.run == nil {
-			t.Fatalf("the call is not lent a goroutine: %v", err)
+			t.Fatalf("the call does not run inline: %v", err)
 		}
-		time.Sleep(10 * watchTime) // the goroutine has other input to handle first
+		time.Sleep(10 * inlineCheckTime) // the goroutine has other input to handle first
 		go s.run.Run()
-		time.Sleep(watchTime)
+		time.Sleep(inlineCheckTime)
 		synctest.Wait()
 		if s.released.Load() > 0 {
 			t.Error("the goroutine is released at once")
 		}
-		time.Sleep(watchTime)
+		time.Sleep(inlineCheckTime)
 		synctest.Wait()
 		if s.released.Load() != 1 {
 			t.Errorf("the goroutine is released %d times after two looks", s.released.Load())
 		}
-		time.Sleep(100 * watchTime)
+		time.Sleep(100 * inlineCheckTime)
 		synctest.Wait()
 		w := &server.workers
 		w.mu.Lock()
-		if s.released.Load() != 1 || w.watch.runs {
-			t.Errorf("long after that it is released %d times, the timer runs: %v", s.released.Load(), w.watch.runs)
+		if s.released.Load() != 1 || w.inline.runs {
+			t.Errorf("long after that it is released %d times, the timer runs: %v", s.released.Load(), w.inline.runs)
 		}
 		w.mu.Unlock()
 		close(release)
 		synctest.Wait()
-		again := new(lending)
+		again := new(inlineStream)
 		if err := again.offerTo(c, unaryMethod); err != nil || again.run != nil {
-			t.Errorf("the next call is lent a goroutine: %v, %v", again.run, err)
+			t.Errorf("the next call runs inline: %v, %v", again.run, err)
 		}
 		c.Closed(errStopped)
 		synctest.Wait()
@@ -137,20 +137,20 @@ func TestAReaderDoesNotWaitForAPlaceWhileCallsWaitForIt(t *testing.T) {
 		}}, nil)
 		proves(server)
 		c := server.Accept(distant{}).(*serverConn)
-		var all []*lending
+		var all []*inlineStream
 		for range limit {
-			s := new(lending)
+			s := new(inlineStream)
 			if err := s.offerTo(c, unaryMethod); err != nil || s.run == nil {
-				t.Fatalf("the call is not lent a goroutine: %v", err)
+				t.Fatalf("the call does not run inline: %v", err)
 			}
 			all = append(all, s)
 		}
-		time.Sleep(10 * watchTime) // the reader has much input to handle
+		time.Sleep(10 * inlineCheckTime) // the reader has much input to handle
 		other := new(requesting)
 		if err := c.HandleStream(other, &link.CallHeader{Profile: &link.Profile{}, Method: unaryMethod}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * watchTime)
+		time.Sleep(10 * inlineCheckTime)
 		synctest.Wait()
 		if ran.Load() > 0 {
 			t.Error("a handler runs although no place is free")
@@ -185,9 +185,9 @@ func TestCallsThatComeWhileOthersWaitForAPlaceRun(t *testing.T) {
 		}}, nil)
 		proves(server)
 		c := server.Accept(distant{}).(*serverConn)
-		first := new(lending)
+		first := new(inlineStream)
 		if err := first.offerTo(c, unaryMethod); err != nil || first.run == nil {
-			t.Fatalf("the call is not lent a goroutine: %v", err)
+			t.Fatalf("the call does not run inline: %v", err)
 		}
 		offer := func() {
 			if err := c.HandleStream(new(requesting), &link.CallHeader{Profile: &link.Profile{}, Method: unaryMethod}); err != nil {

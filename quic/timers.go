@@ -1,9 +1,13 @@
 package quic
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -16,8 +20,8 @@ import (
 // So a session checks now and then whether packets have arrived. A side that keeps the connection
 // alive sends a larger packet when none have.
 
-// A watch checks whether the peer still sends packets. Guarded by the session's mu.
-type watch struct {
+// liveness checks whether the peer still sends packets. Guarded by the session's mu.
+type liveness struct {
 	probe time.Duration // how long the peer may be silent before this side sends a packet; 0 for no packets
 	limit time.Duration // how long the peer may be silent before it counts as lost
 
@@ -30,16 +34,16 @@ type watch struct {
 
 // every returns the time between two checks. The field silent lags behind the true time by less
 // than that.
-func (w *watch) every() time.Duration {
+func (w *liveness) every() time.Duration {
 	if w.probe > 0 {
 		return w.probe / 4
 	}
 	return w.limit / 12
 }
 
-// startWatch starts the checks. mu is held.
-func (s *session) startWatch() {
-	w := &s.watch
+// startLiveness starts the checks. mu is held.
+func (s *session) startLiveness() {
+	w := &s.liveness
 	w.next = w.every()
 	w.timer = time.AfterFunc(w.next, s.look)
 }
@@ -52,7 +56,7 @@ func (s *session) look() {
 		s.mu.Unlock()
 		return
 	}
-	w := &s.watch
+	w := &s.liveness
 	every, n := w.every(), s.conn.ConnectionStats().PacketsReceived
 	left := w.limit - every
 	switch {
@@ -83,3 +87,78 @@ func (s *session) look() {
 // probe is a frame that means nothing. Its packet is larger than quic-go's stateless resets, which
 // have 42 bytes.
 var probe = append([]byte{42, 0, 0x40, 0}, make([]byte, 40)...)
+
+// ages are a server's limits for the age and the idle time of a connection. The timers are
+// guarded by the session's mu.
+type ages struct {
+	limits    keepalive.ServerParameters
+	idleSince time.Time
+	idle, age *time.Timer
+}
+
+// startTimers starts the timers of a session's life.
+func (s *session) startTimers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startLiveness()
+	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
+		s.ages.idleSince = time.Now()
+		s.ages.idle = time.AfterFunc(d, s.onIdle)
+	}
+	if d := s.ages.limits.MaxConnectionAge; d > 0 {
+		s.ages.age = time.AfterFunc(durations.Age(d), s.onAge)
+	}
+}
+
+// stopTimers stops all timers of a session that has ended.
+func (s *session) stopTimers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// noteIdle records when the last call ended. mu is held.
+func (s *session) noteIdle() {
+	if s.ages.idle != nil && len(s.live) == 0 {
+		s.ages.idleSince = time.Now()
+	}
+}
+
+// onIdle ends a session that has been without calls for MaxConnectionIdle.
+func (s *session) onIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.ages.limits.MaxConnectionIdle
+	if s.ended != nil {
+		return
+	}
+	if len(s.live) == 0 {
+		if left -= time.Since(s.ages.idleSince); left <= 0 {
+			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
+			return
+		}
+	}
+	s.ages.idle.Reset(durations.Recheck(left))
+}
+
+var errOld = errors.New("the connection reached MaxConnectionAge")
+
+// onAge drains a session that has reached MaxConnectionAge. After the grace period, if any, it
+// closes the session.
+func (s *session) onAge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return
+	}
+	if grace := s.ages.limits.MaxConnectionAgeGrace; grace != 0 {
+		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
+	}
+	s.announce() // and not retire: running handlers may still make calls
+	s.leaving = true
+	s.leaveIfIdle()
+}
