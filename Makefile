@@ -86,17 +86,21 @@ spelling:
 
 # Tests that call t.Parallel mostly wait, so more of them run at a time than there are processors, and
 # most in interop. -vet=off because `make vet` checks more than go test would. The packages that take
-# longest begin first. make targets runs the tests of interop/targets, which build xDS.
+# longest begin first.
 UNIT = $(GO) test -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
-UNIT_PACKAGES = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -e /internal/testing/house -e /interop/targets)
+# $(call packages,EXPRESSION) lists the packages of module $$m but those that match.
+packages = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -E '/internal/testing/house|$(1)')
+# Tests of these have targets, and nothing else is tested there.
+OWN_TARGETS = /interop/(clients|cpp|fleet|proxies|targets)
 
-# Fuzz tests run over their seeds. go test repeats only what has changed.
+# Fuzz tests run over their seeds. go test repeats only what has changed. The packages below interop
+# compare with other programs, and build these; make all-tests runs them.
 unit: export NEARCALL_RIVALS = none
 unit: #: the short tests of all modules with the race detector
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,go test,$(UNIT) $(RACE) -short $(UNIT_PACKAGES))
+	$(call each,go test,$(UNIT) $(RACE) -short $(call packages,/interop/))
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
@@ -105,11 +109,11 @@ endif
 .PHONY: all-tests race
 all-tests: export NEARCALL_RIVALS = none
 all-tests: ## every test of all modules, and each benchmark once, without the race detector
-	$(call each,go test,$(UNIT) $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
+	$(call each,go test,$(UNIT) $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x)
 
 race: export NEARCALL_RIVALS = none
 race: #: the same with the race detector
-	$(call each,go test -race,$(UNIT) -race $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
+	$(call each,go test -race,$(UNIT) -race $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x)
 
 # A rival that fails, or ends the process, is no failure of nearcall.
 .PHONY: rivals

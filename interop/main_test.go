@@ -14,10 +14,9 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// shortEnvironments are those of -short: one of each transport, of each kind of loop, and of each face that a server has.
-var shortEnvironments = []string{
-	"grpc-go", "inproc", "inproc-coroutines", "tcp", "shm", "ws", "quic", "grpc-client", "inproc-grpc-conn",
-}
+// shortEnvironments are those of -short: one in process, one with coroutines, one of each way between processes of one
+// host, and ordinary gRPC clients.
+var shortEnvironments = []string{"inproc", "inproc-coroutines", "tcp", "shm", "grpc-client"}
 
 // TestMain fails if goroutines outlive the tests.
 func TestMain(m *testing.M) {
