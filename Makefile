@@ -28,10 +28,6 @@ SHELL       := bash
 FAILURES ?= /dev/null
 NOTES    ?= /dev/null
 
-# The flag for module $$m. Vet and staticcheck have it as well, so that all three compile each package
-# once. The tournament's rivals are built without the race detector, as it finds races of theirs.
-WITH_RACE = $$(test "$$m" = ./bench -o "$$m" = ./interop/targets || echo $(RACE))
-
 # $(call each,NAME,COMMAND) runs COMMAND in all modules, and fails at the end if it failed in one.
 # COMMAND knows the module as $$m.
 define each
@@ -55,7 +51,7 @@ list-all:
 
 LINT = fmt vet staticcheck house spelling
 
-test: ## the tests of all modules with the race detector, each benchmark once, and TypeScript in Node
+test: ## the short tests of all modules with the race detector, and TypeScript in Node: in six minutes on two cores
 	@failures=$$(mktemp); notes=$$(mktemp); for t in unit web-node; do \
 		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
 	done; \
@@ -73,10 +69,10 @@ fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
 
 vet:
-	$(call each,go vet,$(GO) vet $(WITH_RACE) ./...)
+	$(call each,go vet,$(GO) vet $(RACE) ./...)
 
 staticcheck:
-	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && GOFLAGS=$(WITH_RACE) "$$tool" ./...)
+	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && GOFLAGS=$(RACE) "$$tool" ./...)
 
 # internal/testing/house/words.txt lists the banned words with the reasons. These tests read all files,
 # which takes several times as long with the race detector.
@@ -88,24 +84,32 @@ spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/lint/spelling.csv
 
-# Each benchmark runs once, so that it keeps working, and fuzz tests run over their
-# seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
-# there are processors, and most in interop. -vet=off because `make vet` checks more than go test
-# would. With -bench go test would test one package at a time, so the flag goes to the tests
-# themselves; the packages that take longest begin first.
-# make targets runs the tests of interop/targets, which build xDS.
-UNIT = test "$$m" = ./interop/targets || $(GO) test $(WITH_RACE) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
-	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v /internal/testing/house) -args -test.bench=. -test.benchtime=1x
+# Tests that call t.Parallel mostly wait, so more of them run at a time than there are processors, and
+# most in interop. -vet=off because `make vet` checks more than go test would. The packages that take
+# longest begin first. make targets runs the tests of interop/targets, which build xDS.
+UNIT = $(GO) test -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
+UNIT_PACKAGES = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -e /internal/testing/house -e /interop/targets)
 
+# Fuzz tests run over their seeds. go test repeats only what has changed.
 unit: export NEARCALL_RIVALS = none
-unit: #: the tests of all modules but the rivals', each benchmark once
+unit: #: the short tests of all modules with the race detector
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,go test,$(UNIT))
+	$(call each,go test,$(UNIT) $(RACE) -short $(UNIT_PACKAGES))
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
+
+# With -bench go test would test one package at a time, so the flag goes to the tests themselves.
+.PHONY: all-tests race
+all-tests: export NEARCALL_RIVALS = none
+all-tests: ## every test of all modules, and each benchmark once, without the race detector
+	$(call each,go test,$(UNIT) $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
+
+race: export NEARCALL_RIVALS = none
+race: #: the same with the race detector
+	$(call each,go test -race,$(UNIT) -race $(UNIT_PACKAGES) -args -test.bench=. -test.benchtime=1x)
 
 # A rival that fails, or ends the process, is no failure of nearcall.
 .PHONY: rivals
@@ -243,12 +247,12 @@ LOOPS ?= 20
 loops: #: random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-# ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
+# make test makes smaller attacks, and judges no times. ATTACK is a regular expression of the attacks' names. WRITE=-write writes the tables.
+ATTACK ?= .
 .PHONY: attack
 attack: ## what attacks cost a server and what they cost the attacker, over QUIC as well, in some ten minutes
-	@mkdir -p bin && $(GO) build -o bin/attack ./tools/attack && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
-	bin/attack $(ATTACK)
-	bin/attackquic $(ATTACK)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' ./internal/testing/attack -full $(WRITE)
+	cd quic && $(GO) test -count=1 -timeout 0 -v -run '^TestAttacks$$/$(ATTACK)' . -full $(WRITE)
 
 # MIXED is the number of streams over each path.
 MIXED ?= 180
@@ -265,7 +269,7 @@ flaky: #: each package's short tests FLAKY (20) times beside two busy processes
 		$(MAKE) --no-print-directory flaky-alone
 
 flaky-alone:
-	$(call each,go test,$(GO) test $(WITH_RACE) -vet=off -short -count=$(FLAKY) -timeout 0 ./...)
+	$(call each,go test,$(GO) test $(RACE) -vet=off -short -count=$(FLAKY) -timeout 0 ./...)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
@@ -285,7 +289,7 @@ schemas: #: the codec's tests with the types of SCHEMAS (20) random schemas
 
 # go vet compiles what the packages import, and checks their tests as well. That takes half the time
 # without the modules that nobody imports.
-CROSS_MODULES = $(filter-out ./bench ./cpp/% ./ecosystem ./examples/% ./interop ./interop/%,$(MODULES))
+CROSS_MODULES = $(filter-out ./bench ./examples/% ./interop,$(MODULES))
 cross: ## vet for the systems in CROSS, of the modules that programs import
 	@set -e; for target in $(CROSS); do for m in $(CROSS_MODULES); do \
 		echo "== $$m: $$target"; \
@@ -295,7 +299,7 @@ cross: ## vet for the systems in CROSS, of the modules that programs import
 # The race detector does not support 32-bit systems. This fails on a machine that
 # cannot run 32-bit programs.
 BITS32 ?= . ./test
-bits32: ## the core module's short tests where an int and an address have 32 bits; BITS32= leaves those of package nearcall out
+bits32: #: the core module's short tests where an int and an address have 32 bits; BITS32= leaves those of package nearcall out
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off $(BITS32) $$($(GO) list ./internal/... | grep -v /internal/testing/house)
 
 # WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in ~/.cache/nearcall-wine.
@@ -322,7 +326,7 @@ web-node: #: the TypeScript package's tests in Node alone
 web-bench: web-tools #: @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s bench -- $(WEB_BENCH)
 
-web-pages: web-tools #: build the scripts of the pages of examples/board and examples/connect again
+web-pages: web-tools #: build the scripts of the pages of examples/board and connect/example again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s pages
 
 web-tools:
@@ -355,7 +359,7 @@ comma        := ,
 .PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
-	cd cpp/test/go && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
+	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
 
 cpp-sanitized: #: make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined
@@ -415,7 +419,7 @@ lines: #: lines per package, comments included and generated code left out
 web-generate: web-tools #: make the generated code of web again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
 		buf generate ../examples/board/boardpb --template buf.board.gen.yaml && \
-		buf generate ../examples/connect/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
+		buf generate ../connect/example/greetpb --template '{"version":"v2","plugins":[{"local":"protoc-gen-es","out":"greeter/gen","opt":["target=ts","import_extension=ts"]}]}' && \
 		protos=$$(cd ../interop/connect && $(GO) mod download connectrpc.com/conformance && $(GO) list -m -f '{{.Dir}}' connectrpc.com/conformance)/proto && \
 		buf build "$$protos" --exclude-source-info -o -#format=binpb | \
 			buf generate -#format=binpb --template buf.conformance.gen.yaml \
@@ -428,20 +432,21 @@ generate: ## make the generated code again
 	cd flat/internal && flatc --go --grpc store/store.fbs && flatc --binary --schema -o store store/store.fbs && \
 		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto metrics/metricspb/metrics.proto examples/agent/agentpb/agent.proto examples/feed/feedpb/feed.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto metrics/metricspb/metrics.proto examples/agent/agentpb/agent.proto
 	cd connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative internal/echopb/echo.proto
-	cd examples/connect && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+	cd connect/example && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		--connect-go_out=. --connect-go_opt=paths=source_relative greetpb/greet.proto
-	protoc -I cpp/test --go_out=cpp/test/go/echopb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
-	protoc -I cpp/bench --go_out=cpp/test/go/benchpb --go_opt=paths=source_relative --go-grpc_out=cpp/test/go/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
+	protoc -I cpp/test --go_out=interop/cpp/echopb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/echopb --go-grpc_opt=paths=source_relative cpp/test/echo.proto
+	protoc -I cpp/examples/feed --go_out=interop/cpp/feedpb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/feedpb --go-grpc_opt=paths=source_relative cpp/examples/feed/feed.proto
+	protoc -I cpp/bench --go_out=interop/cpp/benchpb --go_opt=paths=source_relative --go-grpc_out=interop/cpp/benchpb --go-grpc_opt=paths=source_relative cpp/bench/bench.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
 
 # These mostly repeat what ci does: for longer, on more paths, and under all of Wine.
 # Each goes on where another fails.
-RELEASE_CHECKS = rivals grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
+RELEASE_CHECKS = race rivals grpc-tests connect-tests targets grpc-examples fleet bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky cpp-sanitized cpp-packages cpp-rows
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, mutations, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

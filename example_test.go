@@ -827,7 +827,7 @@ func (*callLog) HandleConn(context.Context, stats.ConnStats)                    
 
 // A stats handler written for grpc-go works unchanged. For OpenTelemetry pass
 // otelgrpc.NewServerHandler() to StatsHandler, and otelgrpc.NewClientHandler() to
-// WithStatsHandler: see the example in the module github.com/nearcall/nearcall/ecosystem.
+// WithStatsHandler: see the example in the module github.com/nearcall/nearcall/interop/ecosystem.
 func ExampleStatsHandler() {
 	calls := &callLog{ended: make(chan string, 1)}
 	srv := nearcall.NewServer(nearcall.StatsHandler(calls))

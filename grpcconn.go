@@ -89,8 +89,8 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 }
 
 // optionsOf returns the options of a connection of grpc-go that never connects: its interceptors
-// pass every call to c, and its balancer, a mirror, shows c's state. s resolves targets with one of
-// the schemes, and those without.
+// pass every call to c, and its balancer, a stateProxy, shows c's state. s resolves targets with
+// one of the schemes, and those without.
 func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		switch {
@@ -143,9 +143,9 @@ type source struct {
 func (s source) Scheme() string { return s.scheme }
 
 func (s source) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	config := cc.ParseServiceConfig(mirrored(s.conn.serviceConfig))
+	config := cc.ParseServiceConfig(withStateProxy(s.conn.serviceConfig))
 	if config.Err != nil {
-		config = cc.ParseServiceConfig(mirrored(""))
+		config = cc.ParseServiceConfig(withStateProxy(""))
 	}
 	_ = cc.UpdateState(resolver.State{ServiceConfig: config, Attributes: attributes.New(sourceKey{}, s)})
 	return s, nil
@@ -156,53 +156,53 @@ func (source) Close()                                {}
 
 type sourceKey struct{}
 
-// mirrored returns a service config, in JSON, with the mirror as its balancer.
-func mirrored(config string) string {
+// withStateProxy returns a service config, in JSON, with stateProxy as its balancer.
+func withStateProxy(config string) string {
 	all := make(map[string]json.RawMessage)
 	if json.Unmarshal([]byte(config), &all) != nil || all == nil {
 		all = make(map[string]json.RawMessage)
 	}
 	delete(all, "loadBalancingPolicy")
-	all["loadBalancingConfig"] = json.RawMessage(`[{"` + mirrorName + `":{}}]`)
+	all["loadBalancingConfig"] = json.RawMessage(`[{"` + stateProxyName + `":{}}]`)
 	with, _ := json.Marshal(all) // cannot fail: the values were parsed above
 	return string(with)
 }
 
-const mirrorName = "nearcall_mirror"
+const stateProxyName = "nearcall_state_proxy"
 
-func init() { balancer.Register(mirrorBuilder{}) }
+func init() { balancer.Register(stateProxyBuilder{}) }
 
-type mirrorBuilder struct{}
+type stateProxyBuilder struct{}
 
-func (mirrorBuilder) Name() string { return mirrorName }
+func (stateProxyBuilder) Name() string { return stateProxyName }
 
-func (mirrorBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
-	return &mirror{cc: cc}
+func (stateProxyBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
+	return &stateProxy{cc: cc}
 }
 
-// A mirror is a balancer without connections. It shows the state of a ClientConn on a connection of
-// grpc-go, and forwards to the ClientConn what the user asks of that connection.
+// A stateProxy is a balancer without connections. It shows the state of a ClientConn on a
+// connection of grpc-go, and forwards to the ClientConn what the user asks of that connection.
 //
 // Lock order: the mu of the ClientConn's connector, then grpc-go's locks. So grpc-go must call a
-// mirror without holding a lock that UpdateState or NewSubConn takes, as it promises to
+// stateProxy without holding a lock that UpdateState or NewSubConn takes, as it promises to
 // every balancer.
-type mirror struct {
+type stateProxy struct {
 	cc     balancer.ClientConn
 	source source // zero before the first update
 	stop   func() // ends the observation of source.conn
 
-	// bell makes ResetConnectBackoff reach the ClientConn. It is a SubConn in an endless backoff,
-	// which ResetConnectBackoff ends. It exists only in state TransientFailure, and only on the
-	// connection that GRPC returns. Guarded by the connector's mu.
-	bell balancer.SubConn
+	// retryProbe makes ResetConnectBackoff reach the ClientConn. It is a SubConn in an endless
+	// backoff, which ResetConnectBackoff ends. It exists only in state TransientFailure, and only
+	// on the connection that GRPC returns. Guarded by the connector's mu.
+	retryProbe balancer.SubConn
 }
 
 // UpdateClientConnState implements [balancer.Balancer].
-func (m *mirror) UpdateClientConnState(s balancer.ClientConnState) error {
+func (m *stateProxy) UpdateClientConnState(s balancer.ClientConnState) error {
 	if m.source.conn == nil {
 		from, ok := s.ResolverState.Attributes.Value(sourceKey{}).(source)
 		if !ok {
-			return errors.New("nearcall: the balancer " + mirrorName + " is for the connections that ClientConn.GRPC returns")
+			return errors.New("nearcall: the balancer " + stateProxyName + " is for the connections that ClientConn.GRPC returns")
 		}
 		m.source = from
 		m.stop = from.conn.observe(m.show)
@@ -231,7 +231,7 @@ var errShown = errors.New("nearcall: this *grpc.ClientConn makes its calls throu
 
 // show publishes the state s. The connector calls it with its mu held. If the ClientConn is closed,
 // a library's connection shows TransientFailure, because only the library can close it.
-func (m *mirror) show(s connectivity.State) {
+func (m *stateProxy) show(s connectivity.State) {
 	if s == connectivity.Shutdown {
 		if m.source.libraries == nil {
 			return
@@ -239,26 +239,26 @@ func (m *mirror) show(s connectivity.State) {
 		s = connectivity.TransientFailure
 	}
 	m.cc.UpdateState(balancer.State{ConnectivityState: s, Picker: base.NewErrPicker(errShown)})
-	if m.bell != nil {
-		m.bell.Shutdown()
-		m.bell = nil
+	if m.retryProbe != nil {
+		m.retryProbe.Shutdown()
+		m.retryProbe = nil
 	}
 	if s != connectivity.TransientFailure || m.source.libraries != nil {
 		return
 	}
-	var bell balancer.SubConn
+	var retryProbe balancer.SubConn
 	//lint:ignore SA1019 deprecated for more than one address
-	bell, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.source.conn.target}}, balancer.NewSubConnOptions{
+	retryProbe, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.source.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
 				m.source.conn.conn.ResetBackoff()
-				bell.Connect()
+				retryProbe.Connect()
 			}
 		},
 	})
 	if err == nil { // it fails if the connection was closed
-		m.bell = bell
-		bell.Connect()
+		m.retryProbe = retryProbe
+		retryProbe.Connect()
 	}
 }
 
@@ -268,7 +268,7 @@ const forever = math.MaxInt64 / 2
 func noDial(context.Context, string) (net.Conn, error) { return nil, errShown }
 
 // ExitIdle implements [balancer.Balancer]. grpc-go calls it for Connect.
-func (m *mirror) ExitIdle() {
+func (m *stateProxy) ExitIdle() {
 	if m.source.conn != nil {
 		m.source.conn.Connect()
 	}
@@ -276,7 +276,7 @@ func (m *mirror) ExitIdle() {
 
 // Close implements [balancer.Balancer]. The connection of grpc-go was closed, by the
 // user or by its ClientConn.
-func (m *mirror) Close() {
+func (m *stateProxy) Close() {
 	switch {
 	case m.source.conn == nil: // before the first update
 	case m.source.libraries == nil:
@@ -287,8 +287,8 @@ func (m *mirror) Close() {
 }
 
 // ResolverError implements [balancer.Balancer]. A source reports no errors.
-func (m *mirror) ResolverError(error) {}
+func (m *stateProxy) ResolverError(error) {}
 
 // UpdateSubConnState implements [balancer.Balancer]. grpc-go does not call it, because
 // the SubConns have a StateListener.
-func (m *mirror) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
+func (m *stateProxy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}

@@ -234,11 +234,11 @@ func DisableSharedMemory() ServerOption {
 
 // MaxSharedMemory limits the shared memory that all connections of the server use together, in
 // bytes. The default is 1 GiB; 0 and less leave no room for any. [DisableSharedMemory] turns it off.
-// A connection uses 520 KiB for both directions. While
-// it sends messages of 32 KiB or more it uses up to 64 MiB more, which it releases 5 seconds after
-// the last of them. Large messages that clients send count towards the clients' limits: see
-// [WithMaxSharedMemory]. But if a client frees such memory while the server reads it, the memory
-// can count for the server instead. It then uses up to a quarter of the limit in addition.
+// A connection uses 520 KiB for both directions. While it sends messages of 32 KiB or more it uses
+// up to 64 MiB more, which it releases 5 seconds after the last of them. Large messages that clients
+// send count towards the clients' limits: see [WithMaxSharedMemory]. But if a client frees such
+// memory while the server reads it, the memory can count for the server instead. It then uses up to
+// a quarter of the limit in addition.
 //
 // Clients that do not read their replies cannot starve others. A connection gets memory for large
 // messages only if at least four times as much as it then has stays free for the others. An eighth

@@ -37,11 +37,6 @@ func parse(args []string, stderr io.Writer) ([]*event, error) {
 	parked := flags.Int("parked", defaultParked, "goroutines that sleep meanwhile, as most of a server's do")
 	quick := flags.Bool("quick", false, fmt.Sprintf("a first look: -pairs %d -time %v, where they are not given", quickPairs, quickTime))
 	results := flags.String("results", "", "write data and pictures of each table to `directory`")
-	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}, {write: writeShortSVG}}
-	flags.StringVar(&outputs[0].path, "md", "", "write the tables to `file`, too")
-	flags.StringVar(&outputs[1].path, "csv", "", "write a line for each result to `file`")
-	flags.StringVar(&outputs[2].path, "svg", "", "draw the ratios to `file`")
-	flags.StringVar(&outputs[3].path, "short", "", "draw some rows' ratios to `file`")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stderr, "usage: bench [flags]\n\n")
@@ -75,38 +70,29 @@ func parse(args []string, stderr io.Writer) ([]*event, error) {
 	if err == nil && *parked < 0 {
 		err = fmt.Errorf("-parked %d: 0 is the least", *parked)
 	}
-	outputs = slices.DeleteFunc(outputs, func(o output) bool { return o.path == "" })
 	var tables []Table
 	if err == nil {
-		tables, err = chooseTables(*tableNames, len(outputs) > 0, Tables(*parked))
+		tables, err = chooseTables(*tableNames, Tables(*parked))
 	}
 	var events []*event
 	if err == nil {
 		events, err = chooseEvents(tables, *rowsMatch, *rivalsMatch)
-	}
-	if err == nil && len(outputs) > 0 && len(events) > 1 {
-		err = errors.New("-md, -csv, -svg and -short are for one table: name it with -tables, or use -results")
 	}
 	if err != nil {
 		return nil, usageError{err}
 	}
 	for _, e := range events {
 		e.Pairs, e.Time, e.Parked, e.Progress = *pairs, *length, *parked, stderr
-		e.outputs = outputs
 		if *results != "" {
-			e.outputs = slices.Concat(outputs, resultFiles(filepath.Join(*results, e.table.File)))
+			e.outputs = resultFiles(filepath.Join(*results, e.table.File))
 		}
 	}
 	return events, nil
 }
 
-// chooseTables returns the named tables. Without names it returns all, or only the first
-// if one is set.
-func chooseTables(named string, one bool, all []Table) ([]Table, error) {
-	switch {
-	case named == "" && one:
-		return all[:1], nil
-	case named == "":
+// chooseTables returns the named tables. Without names it returns all.
+func chooseTables(named string, all []Table) ([]Table, error) {
+	if named == "" {
 		return all, nil
 	}
 	var chosen []Table

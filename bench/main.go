@@ -9,8 +9,6 @@
 //	go run . -tables unix -rows 'empty|10MB' -rivals 'nearcall|raw'
 //	NEARCALL_BENCH_LIVE=64 go run .          beside 64 MiB of live heap in each process
 //	go run . -results DIR                    data and pictures of each table
-//	go run . -md FILE -csv FILE -svg FILE    the same for one table (in-process)
-//	go run . -short FILE                     a picture of some of its rows
 //	go test -bench Row                       the first table as benchmarks, for benchstat and pprof
 //	go test -bench Loop                      the table on an event loop
 //	go test -bench Peer                      the others

@@ -41,13 +41,13 @@ func orShared(tables string) string {
 
 func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	dir := t.TempDir()
-	file := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.WriteFile(file("csv"), bytes.Repeat([]byte("longer than what is to come\n"), 1000), 0o666); err != nil {
+	file := func(end string) string { return filepath.Join(dir, "in-process"+end) }
+	if err := os.WriteFile(file(".csv"), bytes.Repeat([]byte("longer than what is to come\n"), 1000), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	var out, progress bytes.Buffer
 	if err := run([]string{"-tables", "in-process", "-rows", "unary-32B$|bidi", "-rivals", "^nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
-		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg"), "-short", file("short")}, &out, &progress); err != nil {
+		"-results", dir}, &out, &progress); err != nil {
 		t.Fatal(err)
 	}
 	if head, _, _ := strings.Cut(out.String(), "\n\n"); !strings.Contains(head, "GOMAXPROCS") || !strings.Contains(head, "medians of 2 pairs of 1ms") {
@@ -63,11 +63,8 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 		}
 		return string(b)
 	}
-	if read("md") != out.String() {
-		t.Errorf("the file has\n%s\nand not what was printed", read("md"))
-	}
 	var got []string
-	for _, line := range strings.Split(strings.TrimSpace(read("csv")), "\n")[1:] {
+	for _, line := range strings.Split(strings.TrimSpace(read(".csv")), "\n")[1:] {
 		cells := strings.Split(line, ",")
 		got = append(got, cells[0]+" "+cells[6])
 	}
@@ -76,7 +73,7 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("results are\n%s\nwant\n%s", s, want)
 	}
-	for _, name := range []string{"svg", "short"} {
+	for _, name := range []string{".svg", "-short.svg"} {
 		if s := read(name); !strings.HasPrefix(s, "<svg ") || !strings.Contains(s, "bidi echo") {
 			t.Errorf("the %s picture is %s", name, s)
 		}
@@ -87,7 +84,7 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 // anything is measured.
 func TestFilesAreOpenedFirst(t *testing.T) {
 	var progress bytes.Buffer
-	err := run([]string{"-svg", filepath.Join(t.TempDir(), "none", "svg")}, io.Discard, &progress)
+	err := run([]string{"-results", filepath.Join(t.TempDir(), "none")}, io.Discard, &progress)
 	if !errors.Is(err, fs.ErrNotExist) || progress.Len() > 0 {
 		t.Errorf("%v, after %q", err, progress.String())
 	}
@@ -174,7 +171,7 @@ func TestTheBaselineIsMeasuredAlone(t *testing.T) {
 // TestWithoutSharedMemoryItsTableIsAnError checks the error of systems that have no shared
 // memory.
 func TestWithoutSharedMemoryItsTableIsAnError(t *testing.T) {
-	_, err := chooseTables(sharedMemory, false, []Table{inProcess})
+	_, err := chooseTables(sharedMemory, []Table{inProcess})
 	if err == nil || !strings.Contains(err.Error(), "has no shared memory that nearcall can use, only Linux has") {
 		t.Errorf("got %v", err)
 	}
@@ -183,7 +180,7 @@ func TestWithoutSharedMemoryItsTableIsAnError(t *testing.T) {
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"-rows", "quaternary"}, {"-rivals", "nobody"}, {"-rows", "("}, {"-pairs", "0"}, {"-parked", "-1"}, {"-time", "0s"}, {"-tmie", "1s"}, {"unary"},
-		{"-tables", "pigeon"}, {"-tables", "unix,unix"}, {"-tables", "unix", "-rivals", "grpchan"}, {"-tables", "unix,tcp", "-md", "file"},
+		{"-tables", "pigeon"}, {"-tables", "unix,unix"}, {"-tables", "unix", "-rivals", "grpchan"},
 	} {
 		err := run(args, io.Discard, io.Discard)
 		var bad usageError

@@ -44,6 +44,7 @@ func (s *clientStream) open() (grpc.ClientStream, error) {
 		return s.stream, s.err
 	}
 	s.opened = true
+	defer wait.OnAbandon(wait.WaiterOf(s.ctx), s)()
 	ctx, err := s.start()
 	if err == nil {
 		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, append(slices.Clip(s.transport.opts), call.Verdict{Outcome: &s.outcome}, call.SendsOn{})...)
@@ -53,6 +54,13 @@ func (s *clientStream) open() (grpc.ClientStream, error) {
 		s.release()
 	}
 	return s.stream, s.err
+}
+
+// Abandoned implements [wait.Abandoned], for a task that opens the stream.
+func (s *clientStream) Abandoned() {
+	s.err = connect.NewError(connect.CodeCanceled, "the task that began the call runs on a loop that runs no more")
+	s.release()
+	s.opening.Unlock()
 }
 
 // errorOf returns the caller's error for err, an error of gRPC.

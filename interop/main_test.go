@@ -1,10 +1,12 @@
 package interop
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +14,18 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
+// shortEnvironments are those of -short: one of each transport, of each kind of loop, and of each face that a server has.
+var shortEnvironments = []string{
+	"grpc-go", "inproc", "inproc-coroutines", "tcp", "shm", "ws", "quic", "grpc-client", "inproc-grpc-conn",
+}
+
 // TestMain fails if goroutines outlive the tests.
 func TestMain(m *testing.M) {
 	grpclog.SetLoggerV2(quietLogger{grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)})
+	flag.Parse()
+	if testing.Short() {
+		environments = slices.DeleteFunc(environments, func(env Env) bool { return !slices.Contains(shortEnvironments, env.Name) })
+	}
 	code := m.Run()
 	if code == 0 {
 		if left := leaked(5 * time.Second); len(left) > 0 {

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"slices"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -117,9 +118,8 @@ func (d *driven) resumeTask(t *task) {
 	if d.hostGone && c.bound { // only the host's goroutine could resume c
 		jobs := append(t.within, t.job)
 		l.mu.Unlock()
-		if t.onAbandon != nil {
-			t.onAbandon()
-			t.onAbandon = nil
+		for _, d := range slices.Backward(t.onAbandon) {
+			d.Abandoned()
 		}
 		for _, j := range jobs {
 			j.Leave()

@@ -45,6 +45,16 @@ func (h *handlers) Release(p wait.Parker) {
 	}
 }
 
+// OnAbandon implements [wait.Abandoner].
+func (h *handlers) OnAbandon(d wait.Abandoned) (stop func()) {
+	t := (*Loop)(h).caller()
+	if t == nil || t.coroutine == nil || !t.coroutine.bound {
+		return wait.NotAbandoned
+	}
+	t.onAbandon = append(t.onAbandon, d)
+	return func() { t.onAbandon = t.onAbandon[:len(t.onAbandon)-1] }
+}
+
 // Yield gives each task that is ready a turn before the caller continues.
 func (h *handlers) Yield() {
 	t := (*Loop)(h).caller()

@@ -29,10 +29,10 @@ type task struct {
 	turn chan struct{}
 
 	// The rest is used by driven engines.
-	coroutine   *coroutine // nil before it begins; only the driver uses it
-	waitNumber  uint64     // counts the task's waits; guarded by loop.mu
-	expiredWait uint64     // the last wait that ended because its context did; guarded by loop.mu
-	onAbandon   func()     // only the task writes it, and only the driver reads it
+	coroutine   *coroutine       // nil before it begins; only the driver uses it
+	waitNumber  uint64           // counts the task's waits; guarded by loop.mu
+	expiredWait uint64           // the last wait that ended because its context did; guarded by loop.mu
+	onAbandon   []wait.Abandoned // only the task writes it, and only the driver reads it
 }
 
 // The states of a task.
@@ -90,9 +90,6 @@ func (t *task) Park(ctx context.Context) error {
 
 // Unpark implements [wait.Parker].
 func (t *task) Unpark() { t.unpark(false) }
-
-// OnAbandon implements [wait.Abandoner].
-func (t *task) OnAbandon(f func()) { t.onAbandon = f }
 
 // Handoff implements [wait.Handoffer].
 func (t *task) Handoff() { t.unpark(true) }

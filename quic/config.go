@@ -85,15 +85,17 @@ func serverConfig(s *registry.Settings) *q.Config {
 // for overflow.
 const never = 100 * 365 * 24 * time.Hour
 
-// keepAlive sets how long a connection may be silent before a packet asks for an answer, and how long
-// it may then take until the connection is lost; 0 is gRPC's default.
+// keepAlive sets how long a connection may be silent before a packet asks for an answer, and how
+// long it may then take until the connection is lost; 0 is gRPC's default.
 func keepAlive(c *q.Config, period, timeout time.Duration) {
 	c.KeepAlivePeriod = min(period, never)
 	c.MaxIdleTimeout = min(durations.Sum(c.KeepAlivePeriod, max(cmp.Or(timeout, keepaliveTimeout), 0)), never)
 }
 
-// watchOf returns the watch of a session with the configuration c.
-func watchOf(c *q.Config) watch { return watch{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout} }
+// livenessOf returns the liveness check of a session with the configuration c.
+func livenessOf(c *q.Config) liveness {
+	return liveness{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout}
+}
 
 // secured returns a copy of c with the settings that QUIC needs.
 func secured(c *tls.Config) *tls.Config {

@@ -118,7 +118,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	}
 	s := newSession(conn, sessionOptions{
 		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
-		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, watch: watchOf(d.config),
+		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, liveness: livenessOf(d.config),
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {

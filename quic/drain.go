@@ -37,7 +37,7 @@ type drain struct {
 
 // maxDraining is how long a side that drains accepts calls of a peer that does not answer and
 // still has calls open. It is grpc-go's value. If the peer has no calls open, the limit is the
-// constant farewell.
+// constant closeTimeout.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session].
@@ -62,7 +62,7 @@ func (s *session) announce() {
 		s.refuseCalls()
 	default:
 		d.announced = time.Now()
-		d.timer = time.AfterFunc(farewell, s.onDrainTimer)
+		d.timer = time.AfterFunc(closeTimeout, s.onDrainTimer)
 		s.say(announcement)
 	}
 }
@@ -105,7 +105,7 @@ func (s *session) onDrainTimer() {
 	case !s.serves() || time.Since(s.drain.announced) >= maxDraining:
 		s.refuseCalls()
 	default:
-		s.drain.timer.Reset(farewell)
+		s.drain.timer.Reset(closeTimeout)
 	}
 }
 

@@ -23,23 +23,23 @@ import (
 // Invariants:
 //
 //   - A side that leaves waits while its peer takes bytes. It closes the connection when the peer
-//     has taken nothing for the duration farewell.
+//     has taken nothing for the duration closeTimeout.
 //   - Bytes count as taken when quic-go first puts them into packets, because the peer's credit
 //     and its acknowledgements must allow that. quic-go does not tell what the peer's packets
 //     acknowledge. So a packet of the peer counts as well, but packets alone count only for
-//     maxFarewell: a peer can send packets and take nothing.
+//     maxCloseTimeout: a peer can send packets and take nothing.
 //   - A caller whose peer drains reads replies from their streams before anybody receives them, up
 //     to maxUnread. So the peer does not mistake a slow receiver for one that takes nothing.
 
 const (
-	farewell    = 5 * time.Second // how long a side that leaves waits for a peer that takes nothing
-	maxFarewell = time.Minute     // how long the peer's packets alone prolong this wait
-	glance      = farewell / 10   // how often a side that leaves checks whether its peer takes anything
+	closeTimeout    = 5 * time.Second   // how long a side that leaves waits for a peer that takes nothing
+	maxCloseTimeout = time.Minute       // how long the peer's packets alone prolong this wait
+	stallCheckTime  = closeTimeout / 10 // how often a side that leaves checks whether its peer takes anything
 )
 
-// A bye tracks what the peer has taken since this side began to wait for it. Guarded by the
+// stallCheck tracks what the peer has taken since this side began to wait for it. Guarded by the
 // session's mu.
-type bye struct {
+type stallCheck struct {
 	timer   *time.Timer // nil until the side waits for its peer
 	text    string      // why the connection is closed if the peer takes nothing
 	taken   int64       // see session.taken
@@ -129,24 +129,24 @@ func (s *session) Close(reason error) error {
 
 // closeLater closes the connection if the peer neither takes anything nor closes it. mu is held.
 func (s *session) closeLater(text string) {
-	if s.bye.timer != nil || s.conn.Context().Err() != nil {
+	if s.stall.timer != nil || s.conn.Context().Err() != nil {
 		return
 	}
 	now := time.Now()
-	s.bye = bye{
+	s.stall = stallCheck{
 		text: text, taken: s.taken.Load(), takenAt: now, packets: s.conn.ConnectionStats().PacketsReceived, heardAt: now,
-		timer: time.AfterFunc(glance, s.lookBack),
+		timer: time.AfterFunc(stallCheckTime, s.checkStall),
 	}
 }
 
-// lookBack closes the connection if the peer has taken nothing for too long.
-func (s *session) lookBack() {
+// checkStall closes the connection if the peer has taken nothing for too long.
+func (s *session) checkStall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn.Context().Err() != nil {
 		return
 	}
-	b, now := &s.bye, time.Now()
+	b, now := &s.stall, time.Now()
 	if taken := s.taken.Load(); taken != b.taken {
 		b.taken, b.takenAt = taken, now
 	}
@@ -154,11 +154,11 @@ func (s *session) lookBack() {
 		b.packets, b.heardAt = n, now
 	}
 	sinceTaken := now.Sub(b.takenAt)
-	if sinceTaken >= maxFarewell || sinceTaken >= farewell && now.Sub(b.heardAt) >= farewell {
+	if sinceTaken >= maxCloseTimeout || sinceTaken >= closeTimeout && now.Sub(b.heardAt) >= closeTimeout {
 		go s.closeConn(wire.ByeClosed, b.text)
 		return
 	}
-	b.timer.Reset(glance)
+	b.timer.Reset(stallCheckTime)
 }
 
 // fail ends a session whose peer has broken the protocol.
@@ -228,15 +228,15 @@ func (s *session) Written() <-chan struct{} {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		taken, end := s.taken.Load(), time.Now().Add(farewell)
+		taken, end := s.taken.Load(), time.Now().Add(closeTimeout)
 		for time.Now().Before(end) {
 			select {
 			case <-s.closed:
 				return
-			case <-time.After(glance):
+			case <-time.After(stallCheckTime):
 			}
 			if n := s.taken.Load(); n != taken {
-				taken, end = n, time.Now().Add(farewell)
+				taken, end = n, time.Now().Add(closeTimeout)
 			}
 		}
 	}()

@@ -16,7 +16,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// lasts makes a call, and two minutes later another one, and reports whether both take one connection.
+// lasts makes a call, and two minutes later another one, and reports whether both take one
+// connection.
 func lasts(t *testing.T, client keepalive.ClientParameters, opts ...nearcall.ServerOption) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestConfigOfAnyDurations(t *testing.T) {
 					t.Errorf("Time %v and Timeout %v: %+v", period, timeout, c)
 				}
 			}
-			for _, w := range []watch{watchOf(c), watchOf(s)} {
+			for _, w := range []liveness{livenessOf(c), livenessOf(s)} {
 				if every := w.every(); every < time.Second/12 || w.probe+w.limit < 0 {
 					t.Errorf("Time %v and Timeout %v: %+v checks every %v", period, timeout, w, every)
 				}

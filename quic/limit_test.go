@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 )
 
 // Calls over the limit of the server begin in the order in which they were made, and one that is
@@ -101,5 +103,56 @@ func TestCallsWaitForHandlersOfCancelledCalls(t *testing.T) {
 		time.Sleep(time.Second)
 		close(release)
 		all.Wait()
+	})
+}
+
+// A task that waits for its turn and is abandoned takes none.
+func TestATaskThatIsAbandonedTakesNoTurn(t *testing.T) {
+	looptest.Abandon(t, func() {
+		for _, told := range []bool{true, false} {
+			h := looptest.NewBoundHost()
+			running, release := make(chan struct{}, 3), make(chan struct{})
+			config, roots := testTLS()
+			lis, err := nearcall.Listen("quic:127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv := nearcall.NewServer(nearcall.Creds(nearcall.NewTLS(config)), nearcall.MaxConcurrentStreams(1))
+			testpb.RegisterTestServiceServer(srv, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				running <- struct{}{}
+				<-release
+				return &testpb.SimpleResponse{}, nil
+			}})
+			go func() { _ = srv.Serve(lis) }()
+			conn, err := nearcall.NewClient(lis.Target(), nearcall.WithTransportCredentials(nearcall.NewTLS(roots)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := testpb.NewTestServiceClient(conn)
+			done := make(chan error, 1)
+			call := func() {
+				_, err := client.UnaryCall(context.Background(), empty)
+				done <- err
+			}
+			go call()
+			<-running
+			_ = h.Go(func(ctx context.Context) { _, _ = client.UnaryCall(ctx, empty) })
+			h.Settle()
+			h.Leave()
+			if told {
+				h.Tell()
+			}
+			close(release)
+			for range 2 {
+				leak.Within(t, time.Minute, "a call ends", func() {
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				})
+				go call()
+			}
+			srv.Stop()
+			_ = conn.Close()
+		}
 	})
 }

@@ -158,7 +158,7 @@ func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) 
 	}
 	s := newSession(conn, sessionOptions{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
-		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
+		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, liveness: livenessOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
 		maxSpent: maxSpent(l.settings),
 	})

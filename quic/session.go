@@ -25,7 +25,7 @@ type sessionOptions struct {
 	maxHeaderBytes int    // limit for a header or trailer
 	window         int    // how many bytes of a call's messages may wait to be received
 	ages           ages
-	watch          watch
+	liveness       liveness
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // how many calls that are over may wait for the release of their credit
 	gone           func()        // called when the connection is closed; may be nil
@@ -70,7 +70,7 @@ type session struct {
 	live     map[*stream]struct{}
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
-	bye      bye
+	stall    stallCheck
 	round    int         // how often sweepLive has run
 	spent    []*q.Stream // calls that are over, whose credit was not released yet
 	release  *time.Timer // releases this credit; nil if spent is empty
@@ -141,7 +141,24 @@ func (s *session) meet(ctx context.Context) error {
 }
 
 // An opening is a call that waits until the peer takes another one.
-type opening struct{ cancel context.CancelFunc }
+type opening struct {
+	cancel context.CancelFunc
+	stream *q.Stream // nil until it is opened
+}
+
+// Abandoned implements [wait.Abandoned]. The task was to use the stream that was opened for it, if any.
+func (o *opening) Abandoned() {
+	o.cancel()
+	if o.stream != nil {
+		drop(o.stream)
+	}
+}
+
+// drop resets a stream of which nothing was sent.
+func drop(qs *q.Stream) {
+	qs.CancelRead(q.StreamErrorCode(wire.ResetCancelled))
+	qs.CancelWrite(q.StreamErrorCode(wire.ResetCancelled))
+}
 
 // open opens a call. It waits while the peer's limit of calls is reached.
 func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error) {
@@ -171,8 +188,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refusal != nil {
-		qs.CancelRead(q.StreamErrorCode(wire.ResetCancelled))
-		qs.CancelWrite(q.StreamErrorCode(wire.ResetCancelled))
+		drop(qs)
 		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
@@ -222,10 +238,10 @@ func (s *session) metOrDone() <-chan struct{} {
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // openLater opens a stream once the peer takes another one.
-func (s *session) openLater(ctx context.Context) (qs *q.Stream, err error) {
+func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
 	all, cancel := context.WithCancel(ctx)
 	defer cancel()
-	o := &opening{cancel}
+	o := &opening{cancel: cancel}
 	s.mu.Lock()
 	if s.refusal != nil {
 		cancel()
@@ -237,11 +253,13 @@ func (s *session) openLater(ctx context.Context) (qs *q.Stream, err error) {
 		delete(s.opening, o)
 		s.mu.Unlock()
 	}()
-	err = wait.Outside(wait.TaskOf(ctx), func() (err error) {
-		qs, err = s.conn.OpenStreamSync(all)
+	w := wait.TaskOf(ctx)
+	defer wait.OnAbandon(w, o)()
+	err := wait.Outside(w, func() (err error) {
+		o.stream, err = s.conn.OpenStreamSync(all)
 		return err
 	})
-	return qs, err
+	return o.stream, err
 }
 
 // NewStream implements [link.Session].

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -349,57 +346,32 @@ func TestCallsToALoopWhoseHostIsGone(t *testing.T) {
 // If the goroutine of a host was locked to its thread and the host ends, its suspended
 // tasks can never continue. A server does not wait for them.
 func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
-	const child = "NEARCALL_BOUND_HOST" // in a child process, because it leaks a goroutine
-	if os.Getenv(child) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestAServerDoesNotWaitForAHostThatIsGone$")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "it ends well") {
-			t.Errorf("%v\n%s", err, out)
-		}
-		return
-	}
-	asked, gone := make(chan func(), 1), make(chan struct{})
-	l := loop.NewHosted(func(f func()) error {
-		select {
-		case <-gone:
-			return errors.New("the host is gone")
-		default:
-			asked <- f
-			return nil
-		}
+	looptest.Abandon(t, func() {
+		h := looptest.NewBoundHost()
+		srv := nearcall.NewServer()
+		running := make(chan struct{})
+		testpb.RegisterTestServiceServer(srv.OnLoop(h.Loop), echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			close(running)
+			return nil, loop.Sleep(ctx, time.Hour)
+		}})
+		client := testpb.NewTestServiceClient(srv.Client())
+		done := make(chan error, 1)
+		go func() {
+			_, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
+			done <- err
+		}()
+		<-running
+		h.Settle()
+		h.Leave()
+		h.Tell()
+		wantCode(t, outcome(t, "the call", done), codes.Unavailable)
+		go func() {
+			srv.GracefulStop()
+			_ = h.Close(context.Background())
+			done <- nil
+		}()
+		_ = outcome(t, "GracefulStop", done)
 	})
-	visits := make(chan struct{}, 100)
-	go func() {
-		runtime.LockOSThread()
-		for f := range asked {
-			f()
-			visits <- struct{}{}
-		}
-	}()
-	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		return nil, loop.Sleep(ctx, time.Hour)
-	}})
-	client := testpb.NewTestServiceClient(srv.Client())
-	done := make(chan error, 1)
-	go func() {
-		_, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
-		done <- err
-	}()
-	<-visits // the handler sleeps
-	close(gone)
-	_ = l.Post(func() {})
-	wantCode(t, outcome(t, "the call", done), codes.Unavailable)
-	go func() {
-		srv.GracefulStop()
-		_ = l.Close(context.Background())
-		done <- nil
-	}()
-	_ = outcome(t, "GracefulStop", done)
-	if !t.Failed() {
-		os.Stdout.WriteString("it ends well\n")
-		os.Exit(0)
-	}
 }
 
 // asItIs is a compressor that changes nothing.

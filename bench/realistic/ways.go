@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,7 +19,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/bench/internal/child"
 )
 
 // A way pairs a path of nearcall with the path of grpc-go that it is compared with.
@@ -120,15 +121,11 @@ func overPeer(stack, network string) func() (caller, func(), error) {
 		if network != "tcp" {
 			target = network + ":" + filepath.Join(dir, "s")
 		}
-		peer, err := child.Start(context.Background(), nil, "-serve", stack+" "+target)
+		at, stopPeer, err := startPeer(stack + " " + target)
 		if err != nil {
 			return caller{}, nil, err
 		}
-		undo = append(undo, peer.Stop)
-		at, err := peer.Hear()
-		if err != nil {
-			return caller{}, nil, fmt.Errorf("where it serves: %w", err)
-		}
+		undo = append(undo, stopPeer)
 		if stack == "grpc-go" {
 			if address, ok := strings.CutPrefix(at, "tcp:"); ok {
 				at = "passthrough:///" + address
@@ -146,6 +143,28 @@ func overPeer(stack, network string) func() (caller, func(), error) {
 		undo = append(undo, conn.Close)
 		return newCaller(conn), stop, nil
 	}
+}
+
+// startPeer starts this program as a second process that serves what, and returns the target to dial.
+func startPeer(what string) (at string, stop func() error, err error) {
+	peer := exec.Command(os.Args[0], "-serve", what)
+	peer.Stderr = os.Stderr
+	in, err := peer.StdinPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	out, err := peer.StdoutPipe()
+	if err == nil {
+		err = peer.Start()
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, in.Close())
+	}
+	stop = func() error { return errors.Join(in.Close(), peer.Wait()) }
+	if at, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("where it serves: %w", err), stop())
+	}
+	return strings.TrimSpace(at), stop, nil
 }
 
 // servePeer serves until its standard input ends.

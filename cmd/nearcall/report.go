@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/shirou/gopsutil/v4/cpu"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
 
 	"github.com/nearcall/nearcall"
 )
@@ -57,49 +55,6 @@ func newReport() report {
 	return report{Version: nearcall.Version, Go: runtime.Version(), Date: time.Now().UTC().Truncate(time.Second), Rounds: rounds, Machine: m}
 }
 
-// writeHeading prints what was measured, where and when, and whether other programs were busy.
-func (r report) writeHeading(w io.Writer) {
-	m := r.Machine
-	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
-		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
-	if r.OtherLoad >= busyShare {
-		fmt.Fprintf(w, "Other programs took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
-			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
-	}
-}
-
-func (r report) writeLeftOut(w io.Writer) {
-	for _, what := range r.LeftOut {
-		fmt.Fprintf(w, "Left out: %s\n\n", what)
-	}
-}
-
-// writeAll prints every row.
-func (r report) writeAll(w io.Writer) {
-	r.writeHeading(w)
-	writeRows(w, r.Rows)
-	fmt.Fprint(w, "\nTo a second process:\n\n")
-	writeRows(w, r.Processes)
-	fmt.Fprintln(w)
-	r.writeLeftOut(w)
-	fmt.Fprintf(w, `times gRPC is how many calls a path makes while grpc-go makes one of the same kind to the same service: calls/s
-of the two, measured one right after the other, the median of %d such pairs. Within a process that is grpc-go over
-bufconn. To a second process it is grpc-go over the same kind of socket; for shared memory, over a unix socket.
-A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
-Inline handlers run on the caller's goroutine even if the context can be cancelled, which speeds up unary calls.
-p50 and p99 include the reading of the clock; calls/s is measured without it.
-`, r.Rounds)
-}
-
-func writeRows(w io.Writer, rows []row) {
-	english := message.NewPrinter(language.English) // groups digits
-	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
-	for _, row := range rows {
-		cells = append(cells, []string{row.Path, row.Call, brief(row.P50), brief(row.P99), english.Sprintf("%.0f", row.PerSecond), frequency(row.TimesGRPC)})
-	}
-	writeTable(w, cells)
-}
-
 // A summaryPath is a path and its label in the summary.
 type summaryPath struct{ label, path string }
 
@@ -116,7 +71,13 @@ var summaryGroups = []struct {
 
 // writeSummary draws the median times of a small call and of a stream, group by group.
 func (r report) writeSummary(w io.Writer) {
-	r.writeHeading(w)
+	m := r.Machine
+	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
+		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
+	if r.OtherLoad >= busyShare {
+		fmt.Fprintf(w, "Other programs took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
+			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
+	}
 	rows := make(map[[2]string]row)
 	for _, row := range slices.Concat(r.Rows, r.Processes) {
 		rows[[2]string{row.Path, row.Call}] = row
@@ -141,6 +102,8 @@ func (r report) writeSummary(w io.Writer) {
 			fmt.Fprintln(w)
 		}
 	}
-	r.writeLeftOut(w)
-	fmt.Fprintln(w, "-all prints every kind of call on every path, with percentiles.")
+	for _, what := range r.LeftOut {
+		fmt.Fprintf(w, "Left out: %s\n\n", what)
+	}
+	fmt.Fprintln(w, "-json prints every kind of call on every path, with percentiles.")
 }

@@ -72,10 +72,6 @@ func TestABusyMachineIsToldBesideTheFigures(t *testing.T) {
 	if !strings.Contains(got, says) || !strings.HasPrefix(got, heading) || !strings.HasSuffix(got, "\n\n"+quiet) {
 		t.Errorf("the summary is\n%s", got)
 	}
-	var all strings.Builder
-	if shown(0.4).writeAll(&all); !strings.Contains(all.String(), says) {
-		t.Errorf("the table does not say that the machine was busy:\n%s", all.String())
-	}
 }
 
 // TestTheSummarysPathsAreMeasured checks that a tour measures each call and path of the

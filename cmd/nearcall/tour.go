@@ -14,7 +14,7 @@ import (
 
 func tourCommand() *cobra.Command {
 	var budget time.Duration
-	var all, asJSON bool
+	var asJSON bool
 	c := &cobra.Command{
 		Use: "tour", Short: "call one service by every path, with gRPC beside it", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -27,8 +27,6 @@ func tourCommand() *cobra.Command {
 				return err
 			case asJSON:
 				return writeJSON(c.OutOrStdout(), r)
-			case all:
-				r.writeAll(c.OutOrStdout())
 			default:
 				r.writeSummary(c.OutOrStdout())
 			}
@@ -36,8 +34,7 @@ func tourCommand() *cobra.Command {
 		},
 	}
 	c.Flags().DurationVar(&budget, "time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
-	c.Flags().BoolVar(&all, "all", false, "print every kind of call on every path, with percentiles")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	c.Flags().BoolVar(&asJSON, "json", false, "print every kind of call on every path, with percentiles, as JSON")
 	return c
 }
 

@@ -38,7 +38,7 @@ func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
 	betweenProcesses = slices.Clone(before)
 	betweenProcesses[0].missing = func() error { return errors.New("no such sockets") }
 	const says = "second process, unix socket"
-	code, stdout, stderr := nearcallCommand(t, "tour", "-all", "-time", short)
+	code, stdout, stderr := nearcallCommand(t, "tour", "-time", short)
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -83,7 +83,10 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	for _, row := range r.Processes {
 		rows[[2]string{row.Path, row.Call}] = row
 	}
-	all, _ := allPaths()
+	all, told := allPaths()
+	if n := strings.Count(stderr, "\n"); n != told {
+		t.Errorf("progress is not a line a call: %q", stderr)
+	}
 	if want := len(calls) * (len(all) - len(paths) - 1); len(r.Processes) != want {
 		t.Errorf("%d rows of second processes, want %d", len(r.Processes), want)
 	}
@@ -105,29 +108,6 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 				t.Errorf("gRPC is %v times gRPC", row.TimesGRPC)
 			}
 		}
-	}
-}
-
-// TestTourPrintsATable checks that the whole table is printed even if the machine is busy.
-func TestTourPrintsATable(t *testing.T) {
-	code, stdout, stderr := nearcallCommand(t, "tour", "-all", "-time", short)
-	if code != exitOK {
-		t.Fatalf("exit code %d: %s", code, stderr)
-	}
-	all, told := allPaths()
-	for _, p := range all {
-		if n := strings.Count(stdout, "\n"+p.name+"   "); n != len(calls) {
-			t.Errorf("%d lines begin with %q, want %d:\n%s", n, p.name, len(calls), stdout)
-		}
-	}
-	if !strings.Contains(stdout, "\ntimes gRPC is ") {
-		t.Errorf("the ratio is not explained:\n%s", stdout)
-	}
-	if !strings.Contains(stdout, "\nTo a second process:\n") {
-		t.Errorf("the second process is not announced:\n%s", stdout)
-	}
-	if n := strings.Count(stderr, "\n"); n != told {
-		t.Errorf("progress is not a line a call: %q", stderr)
 	}
 }
 

@@ -19,30 +19,30 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t n) {
   std::uint8_t sent = 0, expected = 0;
   for (std::size_t i = 0; i + 2 < n; i += 3) {
     unsigned op = data[i], size = data[i + 1] | unsigned(data[i + 2]) << 8;
-    bool bell;
+    bool wake_peer;
     switch (op % 8) {
       case 0: case 1: {
         std::string bytes(size % 6000, 0);
         for (auto& c : bytes) c = char(sent++);
         iovec v{bytes.data(), bytes.size()};
-        std::size_t written = (op % 8 ? b : a).write({&v, 1}, bell);
+        std::size_t written = (op % 8 ? b : a).write({&v, 1}, wake_peer);
         if (written > bytes.size()) std::abort();
         sent = std::uint8_t(sent - (bytes.size() - written));
         if (op % 8 == 0) sent = std::uint8_t(sent - written);  // only what b sends is followed
         break;
       }
       case 2: {
-        std::size_t got = a.read(to_a, bell, size + 1);
+        std::size_t got = a.read(to_a, wake_peer, size + 1);
         for (char c : to_a.view())
           if (honest && std::uint8_t(c) != expected++) std::abort();
         if (got != to_a.size()) std::abort();
         to_a.take(got);
         break;
       }
-      case 3: to_b.take(b.read(to_b, bell)); break;
+      case 3: to_b.take(b.read(to_b, wake_peer)); break;
       case 4: (void)a.fall_asleep(); a.wake_up(); break;
-      case 5: a.room_bell(); break;
-      case 6: b.room_bell(); break;
+      case 5: a.room_woken(); break;
+      case 6: b.room_woken(); break;
       default: {
         honest = false;
         constexpr std::size_t words[] = {shm::at_tail, shm::at_head, shm::at_asleep, shm::at_wants};

@@ -68,11 +68,11 @@ TEST(Vectors, WordsOfSharedMemory) {
 
   std::string pattern, sent, rings;
   while (pattern.size() < ring) pattern += "0123456789abcdef";
-  bool bell;
+  bool wake_peer;
   auto write = [&](std::string bytes) {
     iovec stretch{bytes.data(), bytes.size()};
-    std::size_t n = client.write({&stretch, 1}, bell);
-    if (bell) rings = "data";
+    std::size_t n = client.write({&stretch, 1}, wake_peer);
+    if (wake_peer) rings = "data";
     return n;
   };
   auto sends = [&](const std::string& bytes) {
@@ -84,8 +84,8 @@ TEST(Vectors, WordsOfSharedMemory) {
   auto receives = [&](std::size_t n) {
     return [&, n] {
       input in;
-      EXPECT_EQ(server.read(in, bell, n), n);
-      if (bell) rings = "room";
+      EXPECT_EQ(server.read(in, wake_peer, n), n);
+      if (wake_peer) rings = "room";
       EXPECT_EQ(in.view(), sent.substr(0, n));
       sent.erase(0, n);
     };
@@ -103,7 +103,7 @@ TEST(Vectors, WordsOfSharedMemory) {
       {"the server wakes", wakes},
       {"the server receives a quarter of the ring", receives(ring / 4)},
       {"the server receives another quarter", receives(ring / 4)},
-      {"the client wakes", [&] { client.room_bell(); }},
+      {"the client wakes", [&] { client.room_woken(); }},
       {"the server receives the rest", receives(ring / 2)},
       {"the server sleeps again", sleeps},
       {"the client sends a byte", sends("x")},
@@ -112,7 +112,7 @@ TEST(Vectors, WordsOfSharedMemory) {
       {"the server wakes again", wakes},
       {"the server receives half of the ring", receives(ring / 2)},
       {"the server receives more before the client wakes", receives(ring / 4)},
-      {"the client wakes again", [&] { EXPECT_EQ(client.write({}, bell), 0u); }},  // here without having heard the bell
+      {"the client wakes again", [&] { EXPECT_EQ(client.write({}, wake_peer), 0u); }},  // here without having received the wake-up
   };
   for (auto& step : v["steps"]) {
     SCOPED_TRACE(step["does"]);

@@ -93,7 +93,11 @@ func (m *market) dial(t testing.TB, opts ...nearcall.DialOption) (pb.OrderBookCl
 // overAll runs f for a market on each network, with a context that ends before the test times
 // out.
 func overAll(t *testing.T, f func(ctx context.Context, t *testing.T, m *market)) {
-	for _, network := range networks() {
+	all := networks()
+	if testing.Short() {
+		all = all[:1]
+	}
+	for _, network := range all {
 		t.Run("network="+network, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

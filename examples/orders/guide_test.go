@@ -272,32 +272,28 @@ func TestGuideShutdown(t *testing.T) {
 	}
 }
 
-// TestGuideShowsThisCode checks that each listing in the guide is in this file, apart from its
-// indentation.
-func TestGuideShowsThisCode(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/guide.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("guide_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	flat := func(s string) string {
+// TestPagesShowThisCode checks that each listing of a page is in its file here, apart from indentation.
+func TestPagesShowThisCode(t *testing.T) {
+	flat := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var b strings.Builder
-		for line := range strings.Lines(s) {
+		for line := range strings.Lines(string(text)) {
 			fmt.Fprintln(&b, strings.TrimSpace(line))
 		}
 		return b.String()
 	}
-	listings := strings.Split(string(guide), "```go\n")[1:]
-	if len(listings) < 8 {
-		t.Errorf("the guide has %d listings", len(listings))
-	}
-	for _, l := range listings {
-		code, _, _ := strings.Cut(l, "```")
-		if !strings.Contains(flat(string(source)), flat(code)) {
-			t.Errorf("guide_test.go has no\n%s", code)
+	for page, least := range map[string]int{"guide": 8, "operations": 3} {
+		source, listings := flat(page+"_test.go"), strings.Split(flat("../../docs/"+page+".md"), "```go\n")[1:]
+		if len(listings) < least {
+			t.Errorf("the %s has %d listings", page, len(listings))
+		}
+		for _, l := range listings {
+			if code, _, _ := strings.Cut(l, "```"); !strings.Contains(source, code) {
+				t.Errorf("%s_test.go has no\n%s", page, code)
+			}
 		}
 	}
 }

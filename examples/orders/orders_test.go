@@ -25,6 +25,7 @@ import (
 	after "github.com/nearcall/nearcall/examples/orders/after"
 	before "github.com/nearcall/nearcall/examples/orders/before"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/orders/shop"
 )
 
 const secret = "open sesame"
@@ -49,13 +50,13 @@ type client interface {
 }
 
 func grpcServer(log *slog.Logger) (server, func(int64)) {
-	shop := before.NewShop(stock())
-	return before.NewServer(shop, secret, log), shop.Ship
+	s := shop.New(stock())
+	return before.NewServer(s, secret, log), s.Ship
 }
 
 func nearcallServer(log *slog.Logger) (server, func(int64)) {
-	shop := after.NewShop(stock())
-	return after.NewServer(shop, secret, log), shop.Ship
+	s := shop.New(stock())
+	return after.NewServer(s, secret, log), s.Ship
 }
 
 func onTCP() net.Listener { return must(net.Listen("tcp", "localhost:0")) }

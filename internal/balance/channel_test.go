@@ -67,18 +67,22 @@ func near(t *testing.T, target string, s service) *nearcall.Server {
 	return srv
 }
 
-// nearListening is near, and returns the listener as well.
-func nearListening(t *testing.T, target string, s service) (*nearcall.Server, nearcall.Listener) {
+// nearListening is near, and returns what stops the server and frees the name of its listener.
+func nearListening(t *testing.T, target string, s service) (srv *nearcall.Server, stop func()) {
 	t.Helper()
 	lis, err := nearcall.Listen(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := nearcall.NewServer()
+	srv = nearcall.NewServer()
 	testpb.RegisterTestServiceServer(srv, s)
 	go srv.Serve(lis)
-	t.Cleanup(srv.Stop)
-	return srv, lis
+	stop = func() {
+		srv.Stop()
+		_ = lis.Close() // Serve has not begun if Stop came first, and then closes it later
+	}
+	t.Cleanup(stop)
+	return srv, stop
 }
 
 // The addresses of an endpoint are tried in their order, but the nearest first.
@@ -347,10 +351,14 @@ func TestAConnectionThatWasLostStaysOutOfIdleMode(t *testing.T) {
 func TestConnectionsToAnOrdinaryServerThatEndAllTheTime(t *testing.T) {
 	addr := ordinary(t, service{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Millisecond}))
 	conn := dial(t, []string{addr})
+	calls := 1500
+	if testing.Short() {
+		calls = 100
+	}
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			for range 1500 {
+			for range calls {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				_, err := testpb.NewTestServiceClient(conn).EmptyCall(ctx, &testpb.Empty{})
 				cancel()

@@ -323,7 +323,7 @@ func TestDoneIsCalledOnceForEachPick(t *testing.T) {
 	testpb.RegisterTestServiceServer(far, echo)
 	go far.Serve(lis)
 	defer far.Stop()
-	srv, listening := nearListening(t, inproc, echo)
+	_, stopServer := nearListening(t, inproc, echo)
 	conn := dial(t, []string{inproc, "tcp:" + lis.Addr().String(), ordinary(t, echo)}, nearcall.WithDefaultServiceConfig(policyConfig("counting")),
 		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, MaxDelay: time.Millisecond}, MinConnectTimeout: 5 * time.Second}))
 	client := testpb.NewTestServiceClient(conn)
@@ -360,9 +360,8 @@ func TestDoneIsCalledOnceForEachPick(t *testing.T) {
 	}
 	for range 10 {
 		time.Sleep(30 * time.Millisecond)
-		srv.Stop()
-		_ = listening.Close() // Serve has not begun if Stop came first, and then closes it later
-		srv, listening = nearListening(t, inproc, echo)
+		stopServer()
+		_, stopServer = nearListening(t, inproc, echo)
 	}
 	close(stop)
 	callers.Wait()

@@ -51,14 +51,17 @@ type admission struct {
 
 // A ticket stands for a call that waits for a place.
 type ticket struct {
-	waiter  wait.Waiter
-	parker  wait.Parker
-	queued  *list.Element
-	decided bool  // it has left the queue, with a place or refused
-	refused error // why it was refused
+	admission *admission
+	waiter    wait.Waiter
+	parker    wait.Parker
+	queued    *list.Element
+	decided   bool  // it has left the queue, with a place or refused
+	refused   error // why it was refused
 }
 
-func newTicket(w wait.Waiter) *ticket { return &ticket{waiter: w, parker: w.Parker()} }
+func (a *admission) newTicket(w wait.Waiter) *ticket {
+	return &ticket{admission: a, waiter: w, parker: w.Parker()}
+}
 
 // admit takes a place before the call arrives, and waits for it until ctx is done or new calls
 // are refused. It implements [link.Terms]'s Admit.
@@ -66,7 +69,7 @@ func (a *admission) admit(ctx context.Context) error {
 	a.mu.Lock()
 	if a.fullLocked() {
 		a.mu.Unlock()
-		t := newTicket(wait.TaskOr(ctx, &a.parkers)) // without mu: ctx may be a user's type
+		t := a.newTicket(wait.TaskOr(ctx, &a.parkers)) // without mu: ctx may be a user's type
 		a.mu.Lock()
 		if a.fullLocked() {
 			t.queued = a.queue.PushBack(t)
@@ -98,7 +101,7 @@ func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 		return nil, a.beginLocked(c)
 	}
 	if a.fullLocked() {
-		t := newTicket(&a.parkers)
+		t := a.newTicket(&a.parkers)
 		t.queued = a.queue.PushBack(t)
 		a.undecided++
 		return t, nil
@@ -172,24 +175,37 @@ func (a *admission) giveBackAhead() {
 // or ctx's error if t gives up.
 func (a *admission) wait(ctx context.Context, t *ticket) error {
 	defer t.waiter.Release(t.parker)
+	stop := wait.OnAbandon(t.waiter, t)
 	err := t.parker.Park(ctx)
+	stop()
 	if err == nil {
 		return t.refused
 	}
-	a.mu.Lock()
-	decided := t.decided
-	if !decided {
-		a.queue.Remove(t.queued)
-	}
-	a.mu.Unlock()
-	if decided {
+	if t.giveUp() {
 		_ = t.parker.Park(context.Background()) // the token is on its way
-		if t.refused == nil {
-			a.giveBack()
-		}
 	}
 	return link.ContextEnd(err)
 }
+
+// giveUp removes t from the queue, or gives back the place that it has got. It reports whether t was
+// decided before.
+func (t *ticket) giveUp() (decided bool) {
+	a := t.admission
+	a.mu.Lock()
+	var next wait.Parker
+	switch decided = t.decided; {
+	case !decided:
+		a.queue.Remove(t.queued)
+	case t.refused == nil:
+		next = a.giveBackLocked()
+	}
+	a.mu.Unlock()
+	wait.Unpark(next)
+	return decided
+}
+
+// Abandoned implements [wait.Abandoned].
+func (t *ticket) Abandoned() { t.giveUp() }
 
 // decide records that a call with a ticket from enterLocked runs, has ended or knows that it is
 // refused.

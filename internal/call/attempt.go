@@ -291,14 +291,13 @@ func (a *attempt) onTransportAbort(reason error) {
 // finishAborted finishes the call, whose stream was aborted for reason. If the header has arrived,
 // finishAborted receives it first.
 func (s *clientStream) finishAborted(reason error) {
-	if s.recvMu.TryLock() {
+	s.tryReceive(func() {
 		s.mu.Lock()
 		known := s.headerKnown
 		s.mu.Unlock()
 		if !known && s.end == nil && s.recvErr == nil {
 			_, _ = s.receiveFrame(link.Sink{}) // does not wait: the stream is aborted
 		}
-		s.recvMu.Unlock()
-	}
+	})
 	s.finish(linkStatus(reason))
 }

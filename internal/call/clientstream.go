@@ -114,7 +114,7 @@ type clientStream struct {
 	replayMemory replayMemory
 
 	// Guarded by recvMu, which is held to receive frames.
-	recvMu      wait.Mutex
+	recvMu      wait.Mutex // only RecvMsg waits for it, which one goroutine calls at a time
 	recvFrame   link.Frame
 	recvYield   yielder
 	recvAttempt *attempt  // the committed attempt; nil until the receiver knows it

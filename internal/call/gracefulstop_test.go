@@ -31,7 +31,7 @@ func (l *leaving) Close(reason error) error {
 // GracefulStop returns when all sessions are gone, including those that ended before it
 // was called. Stop makes it return earlier.
 func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
-	for name, hurry := range map[string]bool{"gone": false, "Stop": true} {
+	for name, stopNow := range map[string]bool{"gone": false, "Stop": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewServer(ServerConfig{})
@@ -50,7 +50,7 @@ func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
 				}
 				synctest.Wait()
 				want := 5 * time.Second
-				if hurry {
+				if stopNow {
 					want = 0
 					s.Stop()
 				} else {
@@ -63,7 +63,7 @@ func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
 						t.Errorf("GracefulStop takes %v, want %v", took, want)
 					}
 				}
-				if n := len(s.conns); hurry != (n > 0) {
+				if n := len(s.conns); stopNow != (n > 0) {
 					t.Errorf("the server knows of %d connections", n)
 				}
 			})
@@ -74,7 +74,7 @@ func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
 // GracefulStop takes the calls that a peer makes until its session is drained, and waits for
 // them. Stop ends the wait for a peer that does not answer.
 func TestGracefulStopTakesCallsUntilASessionIsDrained(t *testing.T) {
-	for name, hurry := range map[string]bool{"drained": false, "Stop": true} {
+	for name, stopNow := range map[string]bool{"drained": false, "Stop": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewServer(ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit})
@@ -99,7 +99,7 @@ func TestGracefulStopTakesCallsUntilASessionIsDrained(t *testing.T) {
 				if err := call(); err != nil {
 					t.Errorf("a call that was on its way is refused with %v", err)
 				}
-				if hurry {
+				if stopNow {
 					go s.Stop()
 				} else {
 					close(slow.drained)

@@ -55,7 +55,7 @@ func outgoing(ctx context.Context) (metadata.MD, error) {
 	return out, nil
 }
 
-// rawMetadata mirrors the value that package metadata stores in a context for outgoing
+// rawMetadata has the layout of the value that package metadata stores in a context for outgoing
 // calls. The exported accessor converts keys to lower case, which would hide the error
 // of an upper-case key.
 type rawMetadata struct {
@@ -63,9 +63,9 @@ type rawMetadata struct {
 	added [][]string
 }
 
-// mirrored says whether rawMetadata has the same layout as the type of package metadata that it
-// mirrors. If a version of grpc-go differs, outgoing uses the exported accessor.
-var mirrored = func() (ok bool) {
+// sameLayout says whether rawMetadata has the same layout as the type of package metadata that it
+// imitates. If a version of grpc-go differs, outgoing uses the exported accessor.
+var sameLayout = func() (ok bool) {
 	probe := metadata.AppendToOutgoingContext(context.Background(), "k", "v")
 	theirs, ours := reflect.TypeOf(probe.Value(outgoingKey)), reflect.TypeFor[rawMetadata]()
 	if theirs == nil || theirs.Kind() != reflect.Struct || theirs.NumField() != ours.NumField() || theirs.Size() != ours.Size() {
@@ -80,10 +80,10 @@ var mirrored = func() (ok bool) {
 }()
 
 // rawOutgoing returns v, a value of package metadata's type, as rawMetadata. ok is false
-// if the layouts differ. The conversion is safe because mirrored compares the layouts
+// if the layouts differ. The conversion is safe because sameLayout compares the layouts
 // field by field, and an interface holds a struct of more than one word by pointer.
 func rawOutgoing(v any) (rawMetadata, bool) {
-	if !mirrored {
+	if !sameLayout {
 		return rawMetadata{}, false
 	}
 	type iface struct{ typ, data unsafe.Pointer }

@@ -17,18 +17,18 @@ import (
 func show(md metadata.MD) string { return fmt.Sprintf("%q", map[string][]string(md)) }
 
 func TestOutgoingMetadataIsReadAsThePackageKeepsIt(t *testing.T) {
-	if !mirrored {
+	if !sameLayout {
 		t.Error("package metadata keeps outgoing metadata in another way than rawMetadata has it: " +
 			"upper-case keys go unnoticed until it is brought up to date")
 	}
 }
 
-// withoutMirror runs f as if package metadata's type had an unknown layout.
-func withoutMirror(t *testing.T, f func(*testing.T)) {
-	t.Run("without mirror", func(t *testing.T) {
-		before := mirrored
-		mirrored = false
-		defer func() { mirrored = before }()
+// withoutSameLayout runs f as if package metadata's type had an unknown layout.
+func withoutSameLayout(t *testing.T, f func(*testing.T)) {
+	t.Run("with another layout", func(t *testing.T) {
+		before := sameLayout
+		sameLayout = false
+		defer func() { sameLayout = before }()
 		f(t)
 	})
 }
@@ -67,8 +67,8 @@ func TestOutgoingMetadata(t *testing.T) {
 			}
 		}
 	}
-	t.Run("mirrored", test)
-	withoutMirror(t, test)
+	t.Run("with the same layout", test)
+	withoutSameLayout(t, test)
 }
 
 func TestOutgoingMetadataWithUpperCaseKeys(t *testing.T) {
@@ -79,7 +79,7 @@ func TestOutgoingMetadataWithUpperCaseKeys(t *testing.T) {
 	if md, err := outgoing(metadata.AppendToOutgoingContext(context.Background(), "Upper", "1")); err != nil || show(md) != `map["upper":["1"]]` {
 		t.Errorf("added: %s, %v; AppendToOutgoingContext makes keys lower case", show(md), err)
 	}
-	withoutMirror(t, func(t *testing.T) {
+	withoutSameLayout(t, func(t *testing.T) {
 		// The exported accessor converts keys to lower case.
 		if md, err := outgoing(ctx); err != nil || show(md) != `map["upper":["1"]]` {
 			t.Errorf("%s, %v", show(md), err)
@@ -102,8 +102,8 @@ func TestOutgoingMetadataIsTheCallsOwn(t *testing.T) {
 			t.Errorf("the call has %s, the user %s: they share memory", show(md), show(mine))
 		}
 	}
-	t.Run("mirrored", test)
-	withoutMirror(t, test)
+	t.Run("with the same layout", test)
+	withoutSameLayout(t, test)
 }
 
 func TestValidatePair(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // This file replaces a failed attempt with another. See attempt.go for the invariants.
@@ -168,6 +169,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	kept, transparent := s.replayBuffer, s.retriesTransparently(why.reason)
 	s.mu.Unlock()
 	finished := false
+	defer wait.OnAbandon(s.waiter, a)()
 	defer func() {
 		if !finished { // a stats handler panics: others may wait for the retry
 			_ = s.finishRetry(a, false, errPanicked)
@@ -193,6 +195,11 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 }
 
 var errPanicked = status.Error(codes.Internal, "a stats handler panicked while the call was retried")
+
+var errAbandoned = status.Error(codes.Canceled, "the task that retried the call runs on a loop that runs no more")
+
+// Abandoned implements [wait.Abandoned], for a task that replaces a.
+func (a *attempt) Abandoned() { _ = a.call.finishRetry(a, false, errAbandoned) }
 
 // finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
 // or err is the error of the call. With an error it finishes the call, unless received is set. In

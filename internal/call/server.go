@@ -52,15 +52,15 @@ type Server struct {
 	labels  bool       // handlers' goroutines are labelled
 	workers workers
 
-	mu       sync.Mutex
-	services map[string]*Service
-	methods  map[string]*method // by full name; read without mu once started
-	started  bool
-	conns    map[*serverConn]struct{}
-	stopping bool // new sessions and calls are refused
-	hurried  bool // Stop was called
+	mu         sync.Mutex
+	services   map[string]*Service
+	methods    map[string]*method // by full name; read without mu once started
+	started    bool
+	conns      map[*serverConn]struct{}
+	stopping   bool // new sessions and calls are refused
+	stopCalled bool // Stop was called
 
-	hurry chan struct{} // closed when Stop is called
+	stopNow chan struct{} // closed when Stop is called
 }
 
 // A method says how to handle calls with one full method name.
@@ -95,7 +95,7 @@ func NewServer(cfg ServerConfig) *Server {
 		services: make(map[string]*Service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
-		hurry:    make(chan struct{}),
+		stopNow:  make(chan struct{}),
 	}
 }
 
@@ -307,9 +307,9 @@ var errStopped = errors.New("the server was stopped")
 func (s *Server) Stop() {
 	conns := s.stop()
 	s.mu.Lock()
-	if !s.hurried {
-		s.hurried = true
-		close(s.hurry)
+	if !s.stopCalled {
+		s.stopCalled = true
+		close(s.stopNow)
 	}
 	s.mu.Unlock()
 	for _, c := range conns {
@@ -336,7 +336,7 @@ func (s *Server) GracefulStop() {
 	for i, c := range conns { // a separate loop, so that all sessions drain at the same time
 		select {
 		case <-drained[i]: // no call is on its way that this server would refuse
-		case <-s.hurry:
+		case <-s.stopNow:
 		}
 		c.drain()
 	}
@@ -348,7 +348,7 @@ func (s *Server) GracefulStop() {
 		<-c.ended
 		select {
 		case <-c.gone:
-		case <-s.hurry:
+		case <-s.stopNow:
 		}
 	}
 	s.workers.close()
@@ -364,3 +364,29 @@ func (s *Server) stop() []*serverConn {
 	}
 	return conns
 }
+
+// Method returns what is known about the method with a full name. It must be called after
+// Start.
+func (s *Server) Method(full string) link.Method {
+	m := s.methods[full]
+	if m == nil {
+		return link.Method{}
+	}
+	return link.Method{Known: true, Streams: m.clientStreams() || m.serverStreams(), NoSideEffects: link.HasNoSideEffects(full)}
+}
+
+// HasCodec reports whether the server has a codec for a content-subtype.
+func (s *Server) HasCodec(subtype string) bool {
+	if s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || subtype == codec.NameJSON {
+		return true
+	}
+	if subtype == "" || len(subtype) > maxName {
+		return false
+	}
+	_, ok := codec.Get(subtype)
+	return ok
+}
+
+// Compressors returns the names of the registered compressors. The result must not be
+// modified.
+func Compressors() []string { return registered }

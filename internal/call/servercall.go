@@ -27,8 +27,8 @@ type serverCall struct {
 	// Guarded by workers.mu.
 	next        *serverCall // in workers.queue
 	index       int32       // in conn.admission.running
-	lentIndex   int32       // in workers.watch.calls, plus one; 0 if it is not there
-	seenRunning bool        // the watch has seen the handler run
+	inlineIndex int32       // in workers.inline.calls, plus one; 0 if it is not there
+	seenRunning bool        // a check has seen the handler run
 
 	conn   *serverConn
 	open   *link.CallHeader

@@ -162,7 +162,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if !sc.askTap() {
 		return nil
 	}
-	if err := c.server.workers.start(sc, sc.lender()); err != nil {
+	if err := c.server.workers.start(sc, sc.inlineStream()); err != nil {
 		sc.cancel(context.Canceled)
 		return err
 	}

@@ -3,10 +3,12 @@ package call
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -16,6 +18,7 @@ import (
 type panicking struct {
 	event string
 	nth   int
+	leave func() // ends the goroutine; nil to panic
 }
 
 func (p *panicking) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
@@ -24,6 +27,9 @@ func (p *panicking) HandleConn(context.Context, stats.ConnStats)                
 func (p *panicking) HandleRPC(_ context.Context, e stats.RPCStats) {
 	if fmt.Sprintf("%T", e) == p.event {
 		if p.nth--; p.nth == 0 {
+			if p.leave != nil {
+				p.leave()
+			}
 			panic("stats: " + p.event)
 		}
 	}
@@ -42,7 +48,7 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	for _, event := range []string{"*stats.Begin", "*stats.OutHeader", "*stats.OutPayload", "*stats.InPayload", "*stats.InTrailer", "*stats.End"} {
 		t.Run(event, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &panicking{event, 1}
+				p := &panicking{event, 1, nil}
 				b := start(t, handlers{}, func(c *ServerConfig) { c.MaxStreams = 1 }, func(c *ClientConfig) { c.Stats = []stats.Handler{p} })
 				ctx, cancel := context.WithCancel(t.Context())
 				if !panics(func() {
@@ -71,11 +77,47 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
+// Whoever receives, a panic or Goexit of the stats handler does not keep others from receiving.
+func TestOthersReceiveAfterAStatsHandlerHasEndedAGoroutine(t *testing.T) {
+	for what, leave := range map[string]func(){"panic": nil, "Goexit": runtime.Goexit} {
+		for who, receive := range map[string]func(grpc.ClientStream){
+			"Header":  func(s grpc.ClientStream) { _, _ = s.Header() },
+			"RecvMsg": func(s grpc.ClientStream) { _ = s.RecvMsg(new(message)) },
+		} {
+			t.Run(what+"/"+who, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := &panicking{"*stats.InHeader", 1, leave}
+					b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Stats = []stats.Handler{p} })
+					s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = s.SendMsg(wrapperspb.Bytes([]byte("x")))
+					_ = s.CloseSend()
+					gone := make(chan struct{})
+					go func() {
+						defer close(gone)
+						defer func() { _ = recover() }()
+						receive(s)
+						t.Error("the stats handler was not told")
+					}()
+					<-gone
+					for err = nil; err == nil; {
+						err = s.RecvMsg(new(message))
+					}
+					_, _ = s.Header()
+					s.Trailer()
+				})
+			})
+		}
+	}
+}
+
 // A goroutine that waits for a retry learns that it has panicked.
 func TestAPanicInARetryEndsTheCall(t *testing.T) {
 	for _, event := range []string{"*stats.Begin", "*stats.OutHeader", "*stats.End"} {
 		t.Run(event, func(t *testing.T) {
-			p := &panicking{event, 2}
+			p := &panicking{event, 2, nil}
 			if event == "*stats.End" {
 				p.nth = 1 // of the first attempt
 			}

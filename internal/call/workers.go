@@ -28,9 +28,9 @@ const idleTime = time.Second
 // arrive, few workers have to be woken.
 //
 // Invariants, under mu:
-//   - While calls are queued, one worker is coming: it was woken or started, and has not
-//     looked at the queue yet. A worker that takes a call and leaves others in the queue first makes
-//     another worker come, so no call waits for the handler of another call.
+//   - While calls are queued, one worker is coming: it was woken or started, and has not looked at
+//     the queue yet. A worker that takes a call and leaves others in the queue first makes another
+//     worker come, so no call waits for the handler of another call.
 //   - At most one worker is coming.
 //   - While a worker is idle, the timer that ends idle workers is set. It ends the lowest unused of
 //     idle, which have been there since it was set: of a stack, nothing below its lowest height has
@@ -45,7 +45,7 @@ type workers struct {
 	timed  bool            // the timer is set
 	queue  callQueue
 	coming bool
-	watch  watch
+	inline inlineCalls
 	closed bool
 }
 
@@ -74,11 +74,11 @@ func (q *callQueue) pop() *serverCall {
 	return c
 }
 
-// start runs c. If l is not nil, c runs on the goroutine that l lends. Otherwise c runs as a task
+// start runs c. If l is not nil, c runs inline on l. Otherwise c runs as a task
 // if its method has a loop, and on a worker if not. start returns at once, with two exceptions. If
 // the loop lets callers run tasks, start returns when the task waits or ends. If the session reads
 // each call on another goroutine, start waits for a place. If it returns an error, c does not run.
-func (w *workers) start(c *serverCall, l link.Lender) error {
+func (w *workers) start(c *serverCall, l link.InlineStream) error {
 	a := &c.conn.admission
 	w.mu.Lock()
 	t, err := a.enterLocked(c)
@@ -106,7 +106,7 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 
 // startWith is start for a call that waits with the ticket t. It ends c if c's context ends before
 // c has a place.
-func (w *workers) startWith(t *ticket, c *serverCall, l link.Lender) error {
+func (w *workers) startWith(t *ticket, c *serverCall, l link.InlineStream) error {
 	a := &c.conn.admission
 	err := a.wait(c, t)
 	switch {
@@ -126,11 +126,11 @@ func (w *workers) startWith(t *ticket, c *serverCall, l link.Lender) error {
 
 // dispatch passes c, which is among the running calls, to the goroutine that runs it: see start.
 // Called with mu held, which it releases.
-func (w *workers) dispatch(c *serverCall, l link.Lender) error {
+func (w *workers) dispatch(c *serverCall, l link.InlineStream) error {
 	switch {
 	case l != nil:
 		w.mu.Unlock()
-		l.Lend((*lentHandler)(c), c.method.handlerTime.expected())
+		l.RunInline((*inlineHandler)(c), c.method.handlerTime.expected())
 		return nil
 	case c.method.loop != nil:
 		w.mu.Unlock()
@@ -294,10 +294,10 @@ func (w *workers) finished(c *serverCall) {
 	wait.Unpark(next)
 }
 
-// endLocked removes c, which has ended, from the running calls. It returns the Parker to unpark, nil
-// for none.
+// endLocked removes c, which has ended, from the running calls. It returns the Parker to unpark,
+// nil for none.
 func (w *workers) endLocked(c *serverCall) wait.Parker {
-	w.watch.remove(c)
+	w.inline.remove(c)
 	return c.conn.admission.endLocked(c)
 }
 
@@ -309,7 +309,7 @@ func (w *workers) close() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	w.watch.end()
+	w.inline.end()
 	w.mu.Unlock()
 	for _, tasks := range idle {
 		close(tasks)

@@ -102,29 +102,34 @@ func (c *Connector) startIdleTimer() {
 
 // checkIdle makes the connector idle if there were no calls for the timeout.
 func (c *Connector) checkIdle() {
-	for _, s := range c.enterIdle() {
-		_ = s.Close(errIdle)
+	s, idle := c.enterIdle()
+	if s != nil {
+		// A call may have begun since idleFor. If that call finds the session drained, it picks
+		// another session. If it already runs on this one, it can finish.
+		s.Retire() // without mu: the end of a session in process is reported to the server's stats handler
+	}
+	if idle {
+		for _, s := range c.takeUnused() {
+			_ = s.Close(errIdle)
+		}
 	}
 }
 
-// enterIdle drains the session, or stops dialling, if there were no calls for the
-// timeout. It returns the sessions to close.
-func (c *Connector) enterIdle() []*session {
+// enterIdle makes the connector idle if there were no calls for the timeout. It returns the session to
+// retire, if there is one.
+func (c *Connector) enterIdle() (s *session, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noticeEnd()
 	if c.state == connectivity.Shutdown || c.state == connectivity.Idle && len(c.draining) == 0 {
-		return nil
+		return nil, false
 	}
 	i := c.Idle
 	if idle := i.idleFor(time.Now()); idle < i.timeout {
 		i.timer.Reset(i.nextCheck(idle))
-		return nil
+		return nil, false
 	}
-	if s := c.ready.Load(); s != nil {
-		// A call may have begun since idleFor. If that call finds the session drained, it picks
-		// another session. If it already runs on this one, it can finish.
-		s.Retire()
+	if s = c.ready.Load(); s != nil {
 		c.retire(s)
 	}
 	if c.stopDial != nil {
@@ -133,7 +138,18 @@ func (c *Connector) enterIdle() []*session {
 	}
 	c.redial, c.connected = redial{}, false
 	c.setState(connectivity.Idle)
-	if running(i.calls.Load()) > 0 {
+	return s, true
+}
+
+// takeUnused returns the retired sessions, to be closed. If calls run, which may be on them, it returns
+// none, and another check follows.
+func (c *Connector) takeUnused() []*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == connectivity.Shutdown {
+		return nil
+	}
+	if i := c.Idle; running(i.calls.Load()) > 0 {
 		i.timer.Reset(i.nextCheck(0))
 		return nil
 	}

@@ -313,7 +313,10 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 		if s&gone != 0 {
 			ctx = context.Background() // the outcome is decided and will be complete soon
 		}
-		if err := c.parker.Park(ctx); err != nil {
+		stop := wait.OnAbandon(w, c)
+		err := c.parker.Park(ctx)
+		stop()
+		if err != nil {
 			if c.stopWaiting() {
 				left = ContextEnd(err)
 			}
@@ -336,6 +339,20 @@ func (c *UnaryCall) stopWaiting() bool {
 		}
 		if c.state.CompareAndSwap(s, next) {
 			return s&gone == 0
+		}
+	}
+}
+
+// Abandoned implements [wait.Abandoned], for a task that waits for the call: the caller leaves.
+func (c *UnaryCall) Abandoned() {
+	for {
+		s := c.state.Load()
+		if s&(aborting|ended) != 0 {
+			return
+		}
+		if c.state.CompareAndSwap(s, s&^waiting|leaving) {
+			c.callee.Aborted(context.Canceled)
+			return
 		}
 	}
 }

@@ -5,7 +5,12 @@ import (
 	"net"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 )
 
 // grpc-go's transport stores a call's connection in the context, under a key of an
@@ -65,3 +70,34 @@ type ported struct{ network, address string }
 
 func (p ported) Network() string { return p.network }
 func (p ported) String() string  { return p.address }
+
+// HasNoSideEffects reports whether the idempotency level of a method is NO_SIDE_EFFECTS. It looks
+// in the registry of generated code, because a grpc.ServiceDesc does not contain that level.
+func HasNoSideEffects(full string) bool {
+	name := strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", ".")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return false
+	}
+	m, ok := d.(protoreflect.MethodDescriptor)
+	if !ok {
+		return false
+	}
+	options, ok := m.Options().(*descriptorpb.MethodOptions)
+	return ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+}
+
+// DetailsKey is the trailer that carries a status with details over HTTP/2. A caller uses it
+// as the details of a status that has none.
+const DetailsKey = "grpc-status-details-bin"
+
+// ValidKey reports whether k can be sent as a metadata key. It applies HTTP/2's rule, a
+// token without upper-case letters, which allows more than gRPC's.
+func ValidKey(k string) bool {
+	for i := range len(k) {
+		if c := k[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && strings.IndexByte("-_.!#$%&'*+^`|~", c) < 0 {
+			return false
+		}
+	}
+	return k != ""
+}

@@ -309,3 +309,75 @@ type Peer struct {
 	// the deadline.
 	Local bool
 }
+
+// A Frame is what one Send or Recv of a stream passes. Any subset of its parts may be
+// set. Their order within a frame is header, message, end.
+type Frame struct {
+	// Header is the response header. If there is a header, the field is not nil, but may be empty.
+	// It must not be modified after it was sent.
+	Header metadata.MD
+
+	// Msg is the message to send if HasMsg is set.
+	Msg    Message
+	HasMsg bool
+
+	// More says that the next frame follows at once. A transport may send both together.
+	More bool
+
+	// EndSend says that the caller sends no more.
+	EndSend bool
+
+	// End ends the call. It is in the last frame that the callee sends.
+	End *End
+
+	// Sink is the destination for a received message. Recv sets Got if it has put one there.
+	Sink
+	Got bool
+}
+
+// A Sink is the destination of a received message.
+type Sink struct {
+	Dst   any   // nil: no message is wanted
+	Codec Codec // how the receiver decodes
+	Limit int   // the largest message the receiver accepts, in bytes
+
+	// Compressor is the compressor of the call, "" or "identity" for none. In process nothing is
+	// compressed, but the error for a message that is too large depends on it.
+	Compressor string
+
+	Size int // the result: the size of the message's encoding, in bytes; 0 without a message
+}
+
+// Reset clears the results of the last Recv and keeps the Sink. Transports call it
+// at the start of Recv.
+func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got, f.Size = nil, nil, false, false, 0 }
+
+// An InlineStream is a callee's Stream that can run its handler on the goroutine that called
+// HandleStream. MayRunInline and RunInline are called only within HandleStream.
+type InlineStream interface {
+	// MayRunInline reports whether RunInline may be called for a handler that is likely to take d. If
+	// the goroutine also serves other calls, it runs only quick handlers.
+	MayRunInline(d time.Duration) bool
+
+	// RunInline makes the session call r.Run once, after HandleStream has returned nil. Run runs on
+	// the goroutine that called HandleStream, if that goroutine is still free.
+	RunInline(r Runner, d time.Duration)
+
+	// Release makes the session continue without the goroutine, because Run takes longer than
+	// expected. It has no effect if the session does not need that goroutine, or if Run has
+	// returned. It is safe for concurrent use.
+	Release()
+}
+
+// A Runner is a call whose handler waits to be run.
+type Runner interface {
+	// Run runs the handler, and returns how long it took.
+	Run() time.Duration
+}
+
+// A Freer is a callee's Stream whose memory another call can reuse.
+type Freer interface {
+	// Free says that the callee has ended the call and no longer uses the stream. It is called at
+	// most once, and no other method is called after it.
+	Free()
+}

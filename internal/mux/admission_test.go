@@ -52,7 +52,7 @@ func TestWhoGivesUpItsTurn(t *testing.T) {
 		defer a.Close()
 		defer b.Close()
 		s := New(a, Options{Client: true})
-		s.hello.Calls, s.admission.open, s.roles.Reader = 1, 1, waits.Resident
+		s.hello.Calls, s.admission.open, s.roles.Reader = 1, 1, waits.ReadLoop
 		left := make(chan struct{}, n)
 		var cancels []context.CancelFunc
 		for range n {

@@ -271,7 +271,7 @@ func TestAReplyLargerThanTheWindow(t *testing.T) {
 }
 
 // TestByeComesWhenTheLastReplyIsUnwanted checks that BYE follows the end of the last
-// call, and does not wait for the Farewell timeout.
+// call, and does not wait for CloseTimeout.
 func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}

@@ -118,18 +118,18 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		return &farewell{code, text}
+		return &byeError{code, text}
 	}
 	return nil // the kinds left over are extensions, which are ignored
 }
 
-// A farewell is the peer's BYE, as an error.
-type farewell struct {
+// A byeError is the peer's BYE, as an error.
+type byeError struct {
 	code wire.ByeCode
 	text string
 }
 
-func (f *farewell) Error() string {
+func (f *byeError) Error() string {
 	if f.text == "" {
 		return "the peer ended the connection"
 	}
@@ -169,7 +169,7 @@ func (s *Session) offerLateCalls() {
 		s.reading.late[i] = lateCall{}
 		s.mu.Lock()
 		wanted := c.st.reason == nil
-		s.lending.lendable = -1
+		s.inline.allowed = -1
 		if wanted {
 			s.reading.accepting = c.st
 		}
@@ -246,8 +246,9 @@ func addCredit(to *int64, n int64) error {
 //     received nor have a receiver waiting for them. Session.unread is its sum over all
 //     live streams.
 //   - Credit is withheld only while at least windowsUnread windows are unread. A message no longer
-//     counts once it is received or its stream has ended, and then its credit is returned. A message
-//     that a receiver waits for does not count, because it alone may be larger than the bound.
+//     counts once it is received or its stream has ended, and then its credit is returned. A
+//     message that a receiver waits for does not count, because it alone may be larger than the
+//     bound.
 
 // windowsUnread limits the unread bytes of a connection, counted in windows of a stream.
 const windowsUnread = 256

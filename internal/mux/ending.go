@@ -81,14 +81,14 @@ func (s *Session) closeDrained() {
 	s.terminate(reason, wire.ByeDone, false)
 }
 
-// Written implements [link.Session]. The channel is closed after Options.Farewell at the latest,
-// even if replies are left.
+// Written implements [link.Session]. The channel is closed after Options.CloseTimeout at the
+// latest, even if replies are left.
 func (s *Session) Written() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.written == nil {
 		s.written = make(chan struct{})
-		time.AfterFunc(s.opts.Farewell, func() {
+		time.AfterFunc(s.opts.CloseTimeout, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.closeWritten()
@@ -99,8 +99,9 @@ func (s *Session) Written() <-chan struct{} {
 }
 
 // checkWritten closes the channel s.written, if it exists, once nothing is left to write for the
-// peer's calls. It is called when a goroutine puts the pen down. It is also called when a call of
-// the peer leaves the session, because that may have dropped frames of the call. mu is held.
+// peer's calls. It is called when a goroutine releases the write lock. It is also called when a
+// call of the peer leaves the session, because that may have dropped frames of the call. mu is
+// held.
 func (s *Session) checkWritten() {
 	if s.written != nil && s.calls == 0 && len(s.writing.control) == 0 && s.writing.batch.b == nil {
 		s.closeWritten()
@@ -115,18 +116,18 @@ func (s *Session) closeWritten() {
 	}
 }
 
-// Farewells.
+// Closing.
 //
 // A session that ends writes what ended calls have left in their queues, then BYE, and then
 // nothing. A peer that reads BYE closes the connection, and only then does this side close it. The
 // order matters: closing a connection with unread input, such as frames of a call that the peer is
 // making, may reset it, and a reset discards what the peer has not read yet. So the peer has read
 // everything by the time the session is gone. The exception is a peer that reads nothing for
-// Options.Farewell: then this side closes the connection anyway. Such a peer can still read what
-// the system has buffered, which for shared memory is everything that was written.
+// Options.CloseTimeout: then this side closes the connection anyway. Such a peer can still read
+// what the system has buffered, which for shared memory is everything that was written.
 
 // Close implements [link.Session]. It does not block: what ended calls have left is
-// written in the background, see Farewells.
+// written in the background, see Closing.
 func (s *Session) Close(reason error) error {
 	s.terminate(reason, wire.ByeClosed, false)
 	return nil
@@ -191,7 +192,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	}
 	started := s.started
 	if !lost && started {
-		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
+		s.closeTimer = time.AfterFunc(s.opts.CloseTimeout, s.closeConn)
 	}
 	s.wakeWriter()
 	s.do(s.roles.NeedReader()) // to see the peer close the connection
@@ -217,7 +218,8 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 // connections if asked for.
 var logger = grpclog.Component("nearcall")
 
-// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is held.
+// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is
+// held.
 func (s *Session) hasReplies() bool {
 	for st := s.live.first; st != nil; st = st.nextLive {
 		if st.ended {
@@ -270,7 +272,7 @@ type drain struct {
 
 // maxDraining is how long a side that drains accepts calls of a peer that does not answer and
 // still has calls open. It is grpc-go's value. If the peer has no calls open, it is
-// Options.Farewell.
+// Options.CloseTimeout.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session]. The side that accepted the connection leaves: its
@@ -295,7 +297,7 @@ func (s *Session) announce() {
 		s.refuseCalls()
 	default:
 		d.announced = time.Now()
-		d.timer = time.AfterFunc(s.opts.Farewell, s.onDrainTimer)
+		d.timer = time.AfterFunc(s.opts.CloseTimeout, s.onDrainTimer)
 		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
 		d.ping = s.appendPing()
 	}
@@ -329,7 +331,7 @@ func (s *Session) onDrainTimer() {
 	case s.calls == 0 || time.Since(s.drain.announced) >= maxDraining:
 		s.refuseCalls()
 	default:
-		s.drain.timer.Reset(s.opts.Farewell)
+		s.drain.timer.Reset(s.opts.CloseTimeout)
 	}
 	s.flush(false)
 }
@@ -410,6 +412,8 @@ type admission struct {
 }
 
 type ticket struct {
+	session  *Session
+	place    *list.Element
 	cond     wait.Cond
 	admitted bool // it got a slot, or the session refuses new calls
 }
@@ -429,13 +433,15 @@ func (s *Session) admit(ctx context.Context) error {
 		return nil
 	}
 	w := wait.TaskOr(ctx, &s.parkers)
-	t := new(ticket)
-	place := a.queue.PushBack(t)
+	t := &ticket{session: s}
+	t.place = a.queue.PushBack(t)
 	for !t.admitted {
 		s.do(s.roles.Wait())
-		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
-			s.roles.Woken()
-			a.queue.Remove(place)
+		stop := wait.OnAbandon(w, t)
+		err := t.cond.WaitContext(ctx, &s.mu, w)
+		stop()
+		if err != nil {
+			t.giveUp()
 			return link.ContextEnd(err)
 		}
 	}
@@ -444,6 +450,23 @@ func (s *Session) admit(ctx context.Context) error {
 		return link.Unprocessed{Err: s.refusal, Unsent: true}
 	}
 	return nil
+}
+
+// giveUp removes t, which was not admitted, from the queue. The session's mu is held.
+func (t *ticket) giveUp() {
+	t.session.roles.Woken()
+	t.session.admission.queue.Remove(t.place)
+}
+
+// Abandoned implements [wait.Abandoned].
+func (t *ticket) Abandoned() {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	if t.admitted {
+		t.session.releaseCall()
+	} else {
+		t.giveUp()
+	}
 }
 
 // releaseCall frees the slot of one call, or passes it to the first in the queue. mu is held.

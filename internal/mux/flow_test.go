@@ -311,7 +311,7 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 func TestCloseDoesNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{}, Options{Farewell: time.Minute}, accepted)
+		cs, ss := pair(t, Options{}, Options{CloseTimeout: time.Minute}, accepted)
 		_, callee := call(t, cs, accepted, "")
 		if err := callee.Send(&link.Frame{Msg: ofBytes(1 << 20), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)

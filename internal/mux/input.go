@@ -34,7 +34,7 @@ func (s *Session) handleInput() error {
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			s.lending.onlyInput = n == len(rest)
+			s.inline.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
@@ -95,7 +95,7 @@ func (s *Session) endReading(err error) {
 	// Read and discard the peer's input until it has read our BYE: if a connection is
 	// closed with unread input, some systems discard what was written. The connection
 	// stays open here, because the writer might still use it.
-	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
+	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.CloseTimeout))
 	_, _ = io.Copy(io.Discard, s.conn)
 }
 
@@ -282,7 +282,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 			opened = false
 		} else {
 			s.reading.accepting = st
-			s.lending.lendable = s.lendableTo(st)
+			s.inline.allowed = s.inlineTime(st)
 		}
 	}
 	s.mu.Unlock()

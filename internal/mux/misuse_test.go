@@ -876,7 +876,7 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 func TestAPeerThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		s, _ := lone(t, Options{Client: true, Farewell: time.Minute}, nil, true)
+		s, _ := lone(t, Options{Client: true, CloseTimeout: time.Minute}, nil, true)
 		st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)

@@ -50,14 +50,14 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 		}
 		send(t, st, noise(waits.MaxBacklog+4*maxBatch)) // for a part of which there is credit
 		time.Sleep(time.Second)
-		for holds(s, func() bool { return s.roles.Reader != waits.Nobody }) { // the resident retires after a read, for a while
+		for holds(s, func() bool { return s.roles.Reader != waits.Nobody }) { // the read loop retires after a read, for a while
 			_, _ = b.Write(wire.AppendPing(nil, wire.KindPing, [8]byte{}))
 			time.Sleep(time.Millisecond)
 		}
 		sent := make(chan error, 1)
 		go func() { sent <- st.Send(&link.Frame{Msg: ofBytes(10), HasMsg: true}) }()
 		time.Sleep(time.Second)
-		if !holds(s, func() bool { return s.reading.leader == &st.(*stream).sender && s.roles.Parked }) {
+		if !holds(s, func() bool { return s.reading.caller == &st.(*stream).sender && s.roles.Parked }) {
 			t.Fatal("the sender does not read")
 		}
 		reading.Store(false)
@@ -87,11 +87,7 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 // TestMessagesOfMixedSizes sends messages of 0 to 5 MB in both directions of several calls, of
 // both sides, with windows, rooms and pauses that are drawn at random. All must arrive.
 func TestMessagesOfMixedSizes(t *testing.T) {
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 10
-	}
-	for seed := range seeds {
+	for seed := range seeds() {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { mixed(t, seed) })
 		})
@@ -267,11 +263,11 @@ func stateOf(s *Session) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "reader %d, leader %t, waiting %d, pen %d, connection's credit %d out and %d in, %d taken, %d unread",
-		s.roles.Reader, s.reading.leader != nil, s.roles.Waiting, s.roles.Pen, s.writing.connOut, s.connIn, s.taken, s.unread)
+	fmt.Fprintf(&b, "reader %d, caller %t, waiting %d, write lock %d, connection's credit %d out and %d in, %d taken, %d unread",
+		s.roles.Reader, s.reading.caller != nil, s.roles.Waiting, s.roles.WriteLock, s.writing.connOut, s.connIn, s.taken, s.unread)
 	for st := s.live.first; st != nil; st = st.nextLive {
-		fmt.Fprintf(&b, "; call %d: credit %d, backlog %d, full %t, queued %t, its sender leads %t; window %d, credit %d, taken %d, advance %d, %d items",
-			st.id, st.flow.Credit, st.flow.Backlog, st.flow.Full(st.session.writing.backlog), st.queue != nil, s.reading.leader == &st.sender, st.in.flow.Window, st.in.flow.Credit, st.in.flow.Taken, st.in.flow.Advance, len(st.in.Items))
+		fmt.Fprintf(&b, "; call %d: credit %d, backlog %d, full %t, queued %t, its sender reads %t; window %d, credit %d, taken %d, advance %d, %d items",
+			st.id, st.flow.Credit, st.flow.Backlog, st.flow.Full(st.session.writing.backlog), st.queue != nil, s.reading.caller == &st.sender, st.in.flow.Window, st.in.flow.Credit, st.in.flow.Taken, st.in.flow.Advance, len(st.in.Items))
 	}
 	return b.String()
 }

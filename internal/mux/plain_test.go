@@ -105,7 +105,7 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 		wants(t, callee, []byte("first"))
 		synctest.Wait()
 		cs.mu.Lock()
-		cs.roles.Pen = waits.Taken // nobody writes
+		cs.roles.WriteLock = waits.Taken // nobody writes
 		cs.mu.Unlock()
 		sent := 0
 		done := make(chan struct{})
@@ -123,7 +123,7 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 		if sent != waits.MaxWaiting || caller.flow.Queued != waits.MaxWaiting || len(caller.out) != 1 {
 			t.Errorf("%d messages were sent, %d wait, in %d", sent, caller.flow.Queued, len(caller.out))
 		}
-		cs.roles.Pen = waits.Free
+		cs.roles.WriteLock = waits.Free
 		cs.flush(false)
 		for range 2 * waits.MaxWaiting {
 			wants(t, callee, []byte{1})
@@ -143,7 +143,7 @@ func TestAnAbortDropsARun(t *testing.T) {
 		wants(t, callee, []byte("first"))
 		synctest.Wait()
 		cs.mu.Lock()
-		cs.roles.Pen = waits.Taken // nobody writes
+		cs.roles.WriteLock = waits.Taken // nobody writes
 		cs.mu.Unlock()
 		for range 100 {
 			send(t, caller, make([]byte, 100))
@@ -153,7 +153,7 @@ func TestAnAbortDropsARun(t *testing.T) {
 		if caller.flow.Queued != 0 || caller.flow.Backlog != 0 || cs.writing.backlog != 0 {
 			t.Errorf("%d messages wait, of %d and %d bytes", caller.flow.Queued, caller.flow.Backlog, cs.writing.backlog)
 		}
-		cs.roles.Pen = waits.Free
+		cs.roles.WriteLock = waits.Free
 		cs.flush(false)
 		synctest.Wait()
 		even(t, cs, ss)

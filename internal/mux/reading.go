@@ -13,13 +13,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is the state of the goroutine that reads the connection. That is either the resident, a
-// goroutine of the session, or the leader, a caller that waits for its reply.
+// reading is the state of the goroutine that reads the connection. That is either the read loop, a
+// goroutine of the session, or the reading caller, which waits for its reply.
 //
-// A caller leads only over a bare socket and only if no other caller waits. Then it reads its own
-// reply, and no goroutine has to be woken. In all other cases the resident reads: on a side that
+// A caller reads only over a bare socket and only if no other caller waits. Then it reads its own
+// reply, and no goroutine has to be woken. In all other cases the read loop reads: on a side that
 // takes calls, with several concurrent callers, and over other connections. Between sequential
-// calls no goroutine reads; after idleTime without a call the resident takes over. [waits.Roles]
+// calls no goroutine reads; after idleTime without a call the read loop takes over. [waits.Roles]
 // has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
@@ -34,13 +34,13 @@ type reading struct {
 	spinBudget spinBudget
 
 	// Guarded by mu.
-	leader     *wait.Cond // the Cond of the caller that leads; nil if none does
-	leaderDone bool       // the leader's context has ended
-	term       uint64     // number of leaders so far
+	caller     *wait.Cond // the Cond of the caller that reads; nil if none does
+	callerDone bool       // the reading caller's context has ended
+	term       uint64     // number of callers that have read so far
 	accepting  *stream    // the stream that is being offered to the acceptor
-	resident   wait.Cond
-	readErr    error       // a leader's read error, which the resident handles
-	idle       *time.Timer // wakes the resident; nil until the resident first retires
+	readLoop   wait.Cond
+	readErr    error       // a reading caller's read error, which the read loop handles
+	idle       *time.Timer // wakes the read loop; nil until the read loop first retires
 	idleSet    bool
 	idleTerm   uint64 // the value of term when idle was set
 }
@@ -62,19 +62,20 @@ const (
 // Wake-ups may be spurious, so the caller checks its condition again. spot belongs to st. Called
 // with mu held; mu is released while it waits.
 func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error {
-	if st.caller && st.waiter == nil && s.raw != nil && s.roles.MayLead() {
-		return s.lead(ctx, spot)
+	if st.caller && st.waiter == nil && s.raw != nil && s.roles.CallerMayRead() {
+		return s.readAsCaller(ctx, spot)
 	}
 	return s.sleep(ctx, st, spot)
 }
 
-// sleep is await without leading.
+// sleep is await for a goroutine that must not read.
 func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
 	w := st.waiter
 	if w == nil {
 		w = &s.parkers
 	}
 	s.do(s.roles.Wait())
+	defer wait.OnAbandon(w, st)()
 	if ctx.Done() == nil {
 		spot.Wait(&s.mu, w)
 		return nil
@@ -86,13 +87,13 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// wake wakes the goroutine that waits for the peer at spot, if any, whether it leads or is parked.
+// wake wakes the goroutine that waits for the peer at spot, if any, whether it reads or is parked.
 // If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
-// goroutines that wait in await, sleep or admit: one of them might lead, and roles counts the
+// goroutines that wait in await, sleep or admit: one of them might read, and roles counts the
 // others. mu is held.
 func (s *Session) wake(spot *wait.Cond) wait.Parker {
-	if s.reading.leader == spot {
-		s.do(s.roles.CallLeader())
+	if s.reading.caller == spot {
+		s.do(s.roles.StopCaller())
 		return nil
 	}
 	p := spot.Wake()
@@ -107,16 +108,16 @@ func (s *Session) do(t waits.Task) {
 	if t == 0 {
 		return
 	}
-	if t&waits.WakeResident != 0 {
-		wait.Unpark(s.reading.resident.Wake())
+	if t&waits.WakeReadLoop != 0 {
+		wait.Unpark(s.reading.readLoop.Wake())
 	}
-	if t&waits.StartResident != 0 {
-		s.replaceResident()
+	if t&waits.StartReadLoop != 0 {
+		s.replaceReadLoop()
 	}
 	if t&waits.StartIdleTimer != 0 {
 		s.startReadIdle()
 	}
-	if t&waits.InterruptLeader != 0 {
+	if t&waits.InterruptRead != 0 {
 		_ = s.conn.SetReadDeadline(longAgo)
 	}
 	if t&waits.WakeWriter != 0 {
@@ -126,15 +127,15 @@ func (s *Session) do(t waits.Task) {
 
 var longAgo = time.Unix(1, 0)
 
-// lead reads for all calls until spot is woken or ctx is done. Called with mu held; mu
+// readAsCaller reads for all calls until spot is woken or ctx is done. Called with mu held; mu
 // is released while it reads.
-func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
-	s.roles.Lead()
-	s.reading.leader = spot
+func (s *Session) readAsCaller(ctx context.Context, spot *wait.Cond) (err error) {
+	s.roles.ReadAsCaller()
+	s.reading.caller = spot
 	s.reading.term++
-	s.reading.leaderDone = false
-	for !s.roles.Called() && s.reading.readErr == nil {
-		if err = wait.Err(ctx); err == nil && s.reading.leaderDone {
+	s.reading.callerDone = false
+	for !s.roles.MustStop() && s.reading.readErr == nil {
+		if err = wait.Err(ctx); err == nil && s.reading.callerDone {
 			err = wait.DoneErr(ctx)
 		}
 		if err != nil {
@@ -142,23 +143,23 @@ func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 		}
 		s.reading.readErr = s.receive(ctx)
 	}
-	s.reading.leader = nil
+	s.reading.caller = nil
 	s.do(s.roles.Leave(s.reading.readErr != nil))
 	return err
 }
 
-// onLeaderDone tells the leader of the given term that its context is done. It does
-// nothing if that leader has left.
-func (s *Session) onLeaderDone(term uint64) {
+// onCallerDone tells the caller of the given term that its context is done. It does
+// nothing if that caller has left.
+func (s *Session) onCallerDone(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reading.leader != nil && s.reading.term == term {
-		s.reading.leaderDone = true
+	if s.reading.caller != nil && s.reading.term == term {
+		s.reading.callerDone = true
 		s.do(s.roles.Interrupt())
 	}
 }
 
-// startReadIdle starts the timer that wakes the resident, unless it is running. mu is
+// startReadIdle starts the timer that wakes the read loop, unless it is running. mu is
 // held.
 func (s *Session) startReadIdle() {
 	switch {
@@ -182,14 +183,14 @@ func (s *Session) onReadIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reading.idleSet = false
-	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // a caller has led since
+	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // a caller has read since
 		s.startReadIdle()
 		return
 	}
 	s.do(s.roles.Idle())
 }
 
-// readLoop is the resident. It is the first goroutine to read, and the last.
+// readLoop is the read loop. It is the first goroutine to read, and the last.
 func (s *Session) readLoop() {
 	s.mu.Lock()
 	if s.writing.broken == nil {
@@ -206,18 +207,18 @@ func (s *Session) readLoop() {
 	s.readOn(err)
 }
 
-// readOn is the rest of the resident's work. err is the error of its last read. If the resident
-// lends itself to a handler that does not return soon, another goroutine takes its place.
+// readOn is the rest of the read loop's work. err is the error of its last read. If the read loop
+// runs a handler that does not return soon, another goroutine takes its place.
 func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
 	s.mu.Lock()
 	for err == nil {
-		if len(s.lending.lent) > 0 && !s.runLent() {
+		if len(s.inline.calls) > 0 && !s.runInline() {
 			return
 		}
-		if s.residentRetires() {
-			for s.roles.Reader != waits.Resident {
-				s.reading.resident.Wait(&s.mu, nil)
+		if s.readLoopRetires() {
+			for s.roles.Reader != waits.ReadLoop {
+				s.reading.readLoop.Wait(&s.mu, nil)
 			}
 			if err = s.reading.readErr; err != nil {
 				break
@@ -225,10 +226,10 @@ func (s *Session) readOn(err error) {
 		}
 		err = s.receive(context.Background())
 	}
-	for _, c := range s.lending.lent[s.lending.lentRun:] {
+	for _, c := range s.inline.calls[s.inline.next:] {
 		go c.run.Run()
 	}
-	s.lending.lent = nil
+	s.inline.calls = nil
 	s.mu.Unlock()
 	s.reading.parts.drop()
 	s.endReading(err)
@@ -237,9 +238,9 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
-// residentRetires lets the resident leave reading to callers, if the rules allow it, and reports
+// readLoopRetires lets the read loop leave reading to callers, if the rules allow it, and reports
 // whether they do. mu is held.
-func (s *Session) residentRetires() bool {
+func (s *Session) readLoopRetires() bool {
 	if s.raw == nil || s.acceptor != nil || !s.reading.isMet {
 		return false
 	}
@@ -248,23 +249,23 @@ func (s *Session) residentRetires() bool {
 	return ok
 }
 
-// receive waits for input and handles it. If the caller is the leader, receive returns early once
+// receive waits for input and handles it. If a caller reads, receive returns early once
 // another goroutine wakes it. Called with mu held; mu is released in between.
 func (s *Session) receive(ctx context.Context) error {
 	if s.roles.Waiting > 1 {
 		s.roles.Crowd = waits.CrowdLasts
 	}
-	leads := s.reading.leader != nil
+	asCaller := s.reading.caller != nil
 	parks := false // park at once, because the spin budget is spent
 	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
-			if got, err := s.spin(ctx, leads); got || err != nil {
+			if got, err := s.spin(ctx, asCaller); got || err != nil {
 				return err
 			}
 		}
 	}
-	if leads {
-		if s.roles.Called() || wait.Err(ctx) != nil {
+	if asCaller {
+		if s.roles.MustStop() || wait.Err(ctx) != nil {
 			return nil
 		}
 		s.roles.Park()
@@ -273,7 +274,7 @@ func (s *Session) receive(ctx context.Context) error {
 	s.mu.Unlock()
 	var stop func() bool
 	if ctx.Done() != nil {
-		stop = wait.AfterFunc(ctx, func() { s.onLeaderDone(term) })
+		stop = wait.AfterFunc(ctx, func() { s.onCallerDone(term) })
 	}
 	if s.reading.in != nil && len(s.reading.in.B) > 0 {
 		runtime.Gosched() // the peer is in the middle of a write: let it finish, and read more at once
@@ -290,7 +291,7 @@ func (s *Session) receive(ctx context.Context) error {
 	if stop != nil {
 		stop()
 	}
-	if leads {
+	if asCaller {
 		s.mu.Lock()
 		if s.roles.Unpark() {
 			s.resetReadDeadline()
@@ -325,7 +326,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.keepalive.heard, s.keepalive.heardAt = true, now
 		s.silent.reads++
 	}
-	if len(s.lending.lent) == 0 {
+	if len(s.inline.calls) == 0 {
 		s.flushQueued()
 	}
 	return err
@@ -358,7 +359,7 @@ func (s *Session) readsForFew() bool {
 		return false
 	case s.acceptor != nil:
 		return s.active() <= fewCalls
-	case s.reading.leader != nil:
+	case s.reading.caller != nil:
 		return s.roles.Waiting == 0
 	}
 	return s.roles.Waiting > 0 && s.active() <= fewCalls

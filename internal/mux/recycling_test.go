@@ -75,16 +75,16 @@ func TestTheStreamOfAnEndedCallIsUsedAgain(t *testing.T) {
 }
 
 // A callee may end and free a call before HandleStream has returned, and while it runs on the
-// resident, which compares its stream with the borrower afterwards.
+// read loop, which compares its stream with the running call afterwards.
 func TestAStreamIsNotUsedAgainWhileTheSessionHoldsIt(t *testing.T) {
 	for name, handle := range map[string]func(t *testing.T, st link.Stream){
 		"in HandleStream": nil,
-		"on the resident": func(t *testing.T, st link.Stream) {
+		"on the read loop": func(t *testing.T, st link.Stream) {
 			finishes(nil, st)
 			st.(link.Freer).Free()
 			time.Sleep(time.Millisecond)
 			if !used(st) {
-				t.Error("it is used again while the resident runs its handler")
+				t.Error("it is used again while the read loop runs its handler")
 			}
 		},
 	} {
@@ -94,7 +94,7 @@ func TestAStreamIsNotUsedAgainWhileTheSessionHoldsIt(t *testing.T) {
 				var acceptor link.Acceptor = accepts(func(s link.Stream) error {
 					st = s
 					if handle != nil {
-						s.(link.Lender).Lend(runs(func() { handle(t, s) }), 0)
+						s.(link.InlineStream).RunInline(runs(func() { handle(t, s) }), 0)
 						return nil
 					}
 					finishes(nil, s)

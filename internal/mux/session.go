@@ -7,7 +7,7 @@
 // session read and write: with many concurrent callers, with a full socket, and over connections
 // that are more than a bare socket. The reading goroutine only moves bytes. It never decodes a
 // message or waits for a call, so no call blocks another. It runs handlers only if they are known
-// to be quick (see lending).
+// to be quick (see inlineHandlers).
 package mux
 
 import (
@@ -116,7 +116,7 @@ type Options struct {
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
 	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
 	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default, negative for no time
-	Farewell       time.Duration // after Close, how long the peer may read nothing; 5 s by default
+	CloseTimeout   time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
 	Keepalive       keepalive.ClientParameters // for clients; they send no PINGs if Time is 0
 	ServerKeepalive keepalive.ServerParameters // for servers
@@ -134,7 +134,7 @@ func (o Options) withDefaults() Options {
 	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
 	o.MaxHeaderBytes = max(cmp.Or(o.MaxHeaderBytes, 16<<20), wire.MinBlock)
 	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
-	o.Farewell = cmp.Or(o.Farewell, 5*time.Second)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
 	return o
 }
 
@@ -151,7 +151,7 @@ type Session struct {
 	allCallsEnded chan struct{}  // closed when all calls have ended
 	stopped       chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
-	loops         sync.WaitGroup // the resident and the writer
+	loops         sync.WaitGroup // the read loop and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
 	counted       counters.Session
 
@@ -184,7 +184,7 @@ type Session struct {
 	admission    admission
 	roles        waits.Roles
 	reading      reading
-	lending      lending
+	inline       inlineHandlers
 	writing      writing
 }
 
@@ -239,7 +239,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	if !s.opts.Greeted {
 		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
 	}
-	s.roles.Reader = waits.Resident
+	s.roles.Reader = waits.ReadLoop
 	s.wakeWriter() // to send HELLO
 	s.startKeepalive()
 	s.closeIfDrained()
@@ -249,7 +249,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		acceptor.Closed(ended) // the session was closed before Start
 	}
 	s.loops.Go(s.writeLoop)
-	s.loops.Add(1) // the last resident calls Done
+	s.loops.Add(1) // the last read loop calls Done
 	go s.readLoop()
 	go func() {
 		s.loops.Wait()

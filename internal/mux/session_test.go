@@ -22,7 +22,7 @@ import (
 // sides, until one side drains or closes, or the connection breaks. Whatever comes
 // first, no goroutine may be left waiting.
 func TestEverythingAtOnce(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range seeds() {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			everything(t, seed, a, b)
@@ -32,12 +32,20 @@ func TestEverythingAtOnce(t *testing.T) {
 
 func TestEverythingAtOnceOverSockets(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
-		for seed := range uint64(12) {
+		for seed := range seeds() {
 			t.Logf("seed %d", seed)
 			a, b := ends(t, network)
 			everything(t, seed, a, b)
 		}
 	})
+}
+
+// seeds returns how many random runs of a kind a test makes.
+func seeds() uint64 {
+	if testing.Short() {
+		return 3
+	}
+	return 20
 }
 
 func everything(t *testing.T, seed uint64, a, b net.Conn) {
@@ -101,8 +109,8 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 		if s.calls > 0 && !s.writing.lost {
 			t.Errorf("%d calls count", s.calls)
 		}
-		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.leader != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
-			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.roles.Waiting, s.reading.leader)
+		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.caller != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
+			t.Errorf("live %v, waiting %d, caller %v", s.live.first, s.roles.Waiting, s.reading.caller)
 		}
 		s.mu.Unlock()
 	}

@@ -6,7 +6,7 @@ import "errors"
 
 // A socket takes the place of the type that implements Prompt on other systems. On this one it is
 // never made. Windows has no nonblocking reads and writes for the sockets that Go opens, so there
-// callers do not lead: as over TLS, the resident reads everything and the writer writes
+// callers do not read: as over TLS, the read loop reads everything and the writer writes
 // everything.
 type socket struct{}
 

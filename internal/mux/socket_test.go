@@ -26,7 +26,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Over sockets callers lead, and tests cannot use synctest.
+// Over sockets callers read, and tests cannot use synctest.
 
 // soon waits until is returns true, and fails after ten seconds.
 func soon(t testing.TB, what string, is func() bool) {
@@ -89,7 +89,7 @@ func sockets(t testing.TB, network string, client, server Options, acceptor link
 	return startBoth(t, a, b, client, server, acceptor)
 }
 
-// parked waits until a caller leads and is parked in Read, or sleeps.
+// parked waits until a caller reads and is parked in Read, or sleeps.
 func parked(t testing.TB, s *Session) {
 	t.Helper()
 	soon(t, "a caller waits for the peer", func() bool {
@@ -97,10 +97,10 @@ func parked(t testing.TB, s *Session) {
 	})
 }
 
-// makesAsLeader makes a call that is never answered, whose caller leads and is parked in Read.
-// If the resident still reads, the caller sleeps instead: then makesAsLeader tries again,
-// after a call that is answered, because the resident retires after a read.
-func makesAsLeader(t *testing.T, s *Session) <-chan made {
+// makesAndReads makes a call that is never answered, whose caller reads and is parked in Read.
+// If the read loop still reads, the caller sleeps instead: then makesAndReads tries again,
+// after a call that is answered, because the read loop retires after a read.
+func makesAndReads(t *testing.T, s *Session) <-chan made {
 	t.Helper()
 	for {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -116,12 +116,12 @@ func makesAsLeader(t *testing.T, s *Session) <-chan made {
 	}
 }
 
-// leads skips a test of leaders on systems without nonblocking reads of sockets, such
+// needsReadingCallers skips a test of callers that read on systems without nonblocking reads, such
 // as Windows.
-func leads(t *testing.T, s *Session) {
+func needsReadingCallers(t *testing.T, s *Session) {
 	t.Helper()
 	if s.raw == nil {
-		t.Skip("the system has no read of a socket that does not wait: the resident reads for all")
+		t.Skip("the system has no read of a socket that does not wait: the read loop reads for all")
 	}
 }
 
@@ -194,8 +194,8 @@ func left(t testing.TB, sessions ...*Session) {
 	for _, s := range sessions {
 		soon(t, "the session is empty", func() bool {
 			return holds(s, func() bool {
-				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.roles.Waiting == 0 && s.reading.leader == nil &&
-					s.admission.open == 0 && s.writing.ready.first == nil && s.writing.starved.first == nil && s.roles.Pen == waits.Free
+				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.roles.Waiting == 0 && s.reading.caller == nil &&
+					s.admission.open == 0 && s.writing.ready.first == nil && s.writing.starved.first == nil && s.roles.WriteLock == waits.Free
 			})
 		})
 	}
@@ -263,9 +263,9 @@ func TestCallsThatAreLeftOverSockets(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesLeavesNoDeadline checks that a cancelled leader leaves no
+// TestAReadingCallerThatLeavesLeavesNoDeadline checks that a cancelled reading caller leaves no
 // deadline that interrupts the next reader.
-func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
+func TestAReadingCallerThatLeavesLeavesNoDeadline(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
 		for i := range 1000 {
@@ -287,26 +287,26 @@ func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesOthers checks that the resident reads for the remaining callers.
-func TestALeaderThatLeavesOthers(t *testing.T) {
+// TestAReadingCallerThatLeavesOthers checks that the read loop reads for the remaining callers.
+func TestAReadingCallerThatLeavesOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
-		leads(t, cs)
+		needsReadingCallers(t, cs)
 		for range 5 {
 			soon(t, "nobody reads", func() bool {
 				echoes(t, cs, noise(10))
 				return holds(cs, func() bool { return cs.roles.Reader == waits.Nobody })
 			})
 			ctx, cancel := context.WithCancel(t.Context())
-			leader := makes(ctx, cs, "/never", 1, 1)
+			caller := makes(ctx, cs, "/never", 1, 1)
 			parked(t, cs)
 			others, cancelOthers := context.WithCancel(t.Context())
 			other := makes(others, cs, "/never", 1, 1)
 			soon(t, "another waits", func() bool {
-				return holds(cs, func() bool { return cs.roles.Waiting == 1 || cs.reading.leader == nil })
+				return holds(cs, func() bool { return cs.roles.Waiting == 1 || cs.reading.caller == nil })
 			})
 			cancel()
-			<-leader
+			<-caller
 			if holds(cs, func() bool { return cs.roles.Waiting > 0 && cs.roles.Reader == waits.Nobody }) {
 				t.Fatal("nobody reads for those who wait")
 			}
@@ -420,7 +420,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 								}
 							}
 							empty(t, cs)
-							if cs.roles.Waiting != 0 || cs.reading.leader != nil {
+							if cs.roles.Waiting != 0 || cs.reading.caller != nil {
 								t.Errorf("%d wait", cs.roles.Waiting)
 							}
 						})
@@ -435,7 +435,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 func TestWhatComesWhileNobodyReads(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
-		leads(t, cs)
+		needsReadingCallers(t, cs)
 		for range 20 {
 			soon(t, "nobody reads", func() bool {
 				echoes(t, cs, noise(10))
@@ -593,7 +593,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan made
 		stuck := func() bool {
-			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.hasQueued() })
+			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.hasQueued() })
 		}
 		more := func() { all = append(all, makes(ctx, s, "/a/b", []int{100, 7000, 200_000}[len(all)%3], 10)) }
 		for range 20 {
@@ -637,25 +637,25 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		}
 		soon(t, "all is written", func() bool {
 			return holds(s, func() bool {
-				return s.roles.Pen == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
+				return s.roles.WriteLock == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
 			})
 		})
 		empty(t, s)
 	})
 }
 
-// TestCloseOfAFullSocket checks that a session with a full socket ends after Farewell.
+// TestCloseOfAFullSocket checks that a session with a full socket ends after CloseTimeout.
 func TestCloseOfAFullSocket(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		mine, peers := ends(t, network)
-		s := New(mine, Options{Client: true, Farewell: 20 * time.Millisecond})
+		s := New(mine, Options{Client: true, CloseTimeout: 20 * time.Millisecond})
 		s.Start(nil)
 		if _, err := peers.Write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: 1 << 30, Connection: 1 << 40, Block: wire.MinBlock})); err != nil {
 			t.Fatal(err)
 		}
 		out := makes(t.Context(), s, "/a/b", 16<<20, 10)
 		soon(t, "it is being written", func() bool {
-			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.lastOwn == 1 })
+			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.lastOwn == 1 })
 		})
 		_ = s.Close(errors.New("enough"))
 		if got := <-out; got.err == nil {
@@ -667,7 +667,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 	})
 }
 
-// TestAPlaceIsWaitedForWithSomebodyReading checks that the resident reads while the
+// TestAPlaceIsWaitedForWithSomebodyReading checks that the read loop reads while the
 // only caller waits for a slot.
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
@@ -705,11 +705,11 @@ func (d *dated) SetReadDeadline(t time.Time) error {
 	return d.Conn.SetReadDeadline(t)
 }
 
-// TestAWayThatBreaksAsALeaderIsWoken checks that a write error does not undo the
-// deadline that interrupts the leader's Read.
-func TestAWayThatBreaksAsALeaderIsWoken(t *testing.T) {
+// TestAWriteErrorAsAReadingCallerIsWoken checks that a write error does not undo the
+// deadline that interrupts the reading caller's Read.
+func TestAWriteErrorAsAReadingCallerIsWoken(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the leader must not run before the write error
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the reading caller must not run before the write error
 		for range 5 {
 			a, b := ends(t, network)
 			raw := PromptOf(a)
@@ -718,14 +718,14 @@ func TestAWayThatBreaksAsALeaderIsWoken(t *testing.T) {
 			}
 			d := &dated{Conn: a, Prompt: raw}
 			cs, _ := startBoth(t, d, b, Options{}, Options{}, &waiter{})
-			out := makesAsLeader(t, cs)
+			out := makesAndReads(t, cs)
 			var after callbacks
 			cs.mu.Lock()
 			cs.live.first.abort(context.Canceled, false, &after)
 			cs.mu.Unlock()
 			cs.onWriteError(errDeaf)
 			if holds(cs, func() bool { return cs.roles.Interrupted && !d.last.Load().Equal(longAgo) }) {
-				t.Error("the deadline that interrupts the leader is gone")
+				t.Error("the deadline that interrupts the reading caller is gone")
 			}
 			after.run()
 			if got := <-out; got.err != context.Canceled {

@@ -25,10 +25,10 @@ func startSpinning() bool {
 	return false
 }
 
-// spin polls the connection for up to maxSpin, or until the leader is woken, and
+// spin polls the connection for up to maxSpin, or until the caller is woken, and
 // handles what it reads. It reports whether there was input. Called with mu held; mu is
 // released in between.
-func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
+func (s *Session) spin(ctx context.Context, asCaller bool) (got bool, err error) {
 	s.mu.Unlock()
 	begun := time.Now()
 	now := begun
@@ -39,14 +39,14 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 			s.reading.spinBudget.spun(true)
 			return true, s.handleRead(n, err, now)
 		}
-		if leads && (s.roles.Called() || wait.Err(ctx) != nil) {
+		if asCaller && (s.roles.MustStop() || wait.Err(ctx) != nil) {
 			break
 		}
 		if now = time.Now(); now.Sub(begun) > maxSpin {
 			s.reading.spinBudget.spun(false)
 			break
 		}
-		if !leads || i%8 == 0 { // let handlers that the resident has just started run
+		if !asCaller || i%8 == 0 { // let handlers that the read loop has just started run
 			runtime.Gosched()
 		}
 		if onlyCPU { // a local peer needs this processor to answer

@@ -266,6 +266,9 @@ func (st *stream) Abort(reason error) {
 	after.run()
 }
 
+// Abandoned implements [wait.Abandoned], for a task that waits for the peer.
+func (st *stream) Abandoned() { st.Abort(context.Canceled) }
+
 // abort ends the call for reason, unless it has ended. If tell is set, the peer gets a
 // RESET. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
@@ -353,7 +356,7 @@ func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 // Invariants:
 //   - holders counts those that may still use the stream: the session, which drops it when the
 //     callee has ended the call and all was written; the acceptor until it calls Free;
-//     offerToAcceptor; and the resident while it is lent to the stream.
+//     offerToAcceptor; and the read loop while it runs the stream's handler.
 //   - A stream that has ended in another way is not reused, because callbacks may be on their way
 //     to it: then the session does not drop it. The stream of a streaming method is not reused
 //     either, because the acceptor does not free it.

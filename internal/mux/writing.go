@@ -13,11 +13,11 @@ import (
 
 // writing holds the queues of streams that have something to write. Guarded by mu.
 //
-// The goroutine that holds the pen writes for all streams. Over a bare socket, a goroutine that
-// queues something takes the pen if it is free, writes without blocking, and releases the pen when
-// nothing is left. If the socket is full, or if more messages are likely to follow soon, it leaves
-// the rest to the writer, a goroutine of the session that may block. Over other connections the
-// writer writes everything.
+// The goroutine that holds the write lock writes for all streams. Over a bare socket, a goroutine
+// that queues something takes the write lock if it is free, writes without blocking, and releases
+// the write lock when nothing is left. If the socket is full, or if more messages are likely to
+// follow soon, it leaves the rest to the writer, a goroutine of the session that may block. Over
+// other connections the writer writes everything.
 //
 // [waits.Roles] has the rules.
 type writing struct {
@@ -32,7 +32,7 @@ type writing struct {
 	lost    bool       // nothing more can be written
 	writer  wait.Cond
 
-	// Owned by the goroutine with the pen.
+	// Owned by the goroutine with the write lock.
 	enc   wire.Encoder
 	batch batch
 	fault error // the error of a write by a goroutine other than the writer; the writer handles it
@@ -46,7 +46,7 @@ const (
 	// someBatch is the initial capacity of a batch, in bytes, without large pieces.
 	someBatch = 4 << 10
 
-	// maxRounds is how many batches a caller writes before it passes the pen to the
+	// maxRounds is how many batches a caller writes before it passes the write lock to the
 	// writer.
 	maxRounds = 4
 )
@@ -146,7 +146,7 @@ func (s *Session) flush(gather bool) {
 		s.mu.Unlock()
 		return
 	}
-	if do, ok := s.roles.TakePen(s.raw != nil && s.started); !ok {
+	if do, ok := s.roles.TakeWriteLock(s.raw != nil && s.started); !ok {
 		s.do(do)
 		s.mu.Unlock()
 		return
@@ -170,7 +170,7 @@ func (s *Session) flush(gather bool) {
 		s.writing.batch.free()
 	}
 	s.checkWritten()
-	s.do(s.roles.PutPen(s.writing.batch.b != nil, s.writing.lost))
+	s.do(s.roles.ReleaseWriteLock(s.writing.batch.b != nil, s.writing.lost))
 	s.mu.Unlock()
 }
 
@@ -196,8 +196,8 @@ func (s *Session) writeLoop() {
 			_ = s.conn.Close()
 			return
 		}
-		handedOver := s.roles.Pen == waits.HandedOver
-		s.roles.Pen = waits.Taken
+		handedOver := s.roles.WriteLock == waits.HandedOver
+		s.roles.WriteLock = waits.Taken
 		if !handedOver && s.raw == nil && s.othersMayWrite() {
 			s.mu.Unlock()
 			runtime.Gosched() // each write costs more than over a bare socket: gather more
@@ -205,7 +205,7 @@ func (s *Session) writeLoop() {
 		}
 		if !handedOver && !s.collect() {
 			s.checkWritten()
-			s.do(s.roles.PutPen(false, s.writing.lost))
+			s.do(s.roles.ReleaseWriteLock(false, s.writing.lost))
 			continue
 		}
 		err := s.writing.fault
@@ -214,7 +214,7 @@ func (s *Session) writeLoop() {
 			err = s.write(&s.writing.batch)
 		}
 		if err != nil {
-			s.onWriteError(err) // the pen stays taken
+			s.onWriteError(err) // the lock stays taken
 			return
 		}
 		last := s.writing.batch.last
@@ -225,7 +225,7 @@ func (s *Session) writeLoop() {
 			s.closeWrite()
 			return
 		}
-		s.roles.Pen = waits.Called
+		s.roles.WriteLock = waits.Called
 	}
 }
 
@@ -253,7 +253,7 @@ func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.writing.broken, s.roles.Over = err, true
-		if !s.roles.Interrupted { // otherwise the leader does this: here it would undo the interruption
+		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
 			s.resetReadDeadline()
 		}
 		s.do(s.roles.NeedReader())
@@ -265,7 +265,7 @@ func (s *Session) onWriteError(err error) {
 }
 
 // closeWrite closes the connection for writing after BYE, if it can be closed in one direction.
-// The other direction stays open for the reader, which waits for the peer to close: see Farewells.
+// The other direction stays open for the reader, which waits for the peer to close: see Closing.
 func (s *Session) closeWrite() {
 	if c, ok := s.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
 		_ = s.conn.Close()
@@ -273,7 +273,7 @@ func (s *Session) closeWrite() {
 }
 
 // collect fills the batch from the queues. It reports whether there was anything to
-// write. mu is held, and the caller has the pen.
+// write. mu is held, and the caller holds the write lock.
 func (s *Session) collect() bool {
 	ends := s.writing.bye != nil && s.live.first == nil
 	if s.writing.lost || !s.hasQueued() && !ends {
@@ -296,7 +296,7 @@ func (s *Session) collect() bool {
 		s.writeFrame(t, &s.writing.bulk)
 	}
 	if s.closeTimer != nil && t.size > said {
-		s.closeTimer.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
+		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads what ended calls have left
 	}
 	if s.writing.bye != nil && s.live.first == nil {
 		t.b.B = append(t.b.B, s.writing.bye...)

@@ -171,21 +171,43 @@ func Handoff(p Parker) {
 	Unpark(p)
 }
 
-// An Abandoner is the Parker of a task that its loop may abandon: if the goroutine that must run the
-// task is gone, a Park of the task that was unparked never returns.
+// An Abandoner is the Waiter of tasks that it may abandon: if the goroutine that must run a task is
+// gone, no Park of the task returns any more, and its deferred calls are not made.
+//
+// Invariant: if other goroutines need the lock, place or slot that a task has or waits for, the task
+// calls OnAbandon before it parks. Any other end of a task, also by Goexit or a panic, makes its
+// deferred calls.
 type Abandoner interface {
-	// OnAbandon sets the function that the loop calls, without holding a lock, if it abandons the
-	// task; nil for none. Only the task calls it.
-	OnAbandon(f func())
+	// OnAbandon makes the loop call d.Abandoned, without holding a lock, if it abandons the caller
+	// before the caller calls stop. Calls of OnAbandon may be nested.
+	OnAbandon(d Abandoned) (stop func())
 }
+
+// An Abandoned is what an abandoned task has, or has waited for.
+type Abandoned interface {
+	// Abandoned gives it back.
+	Abandoned()
+}
+
+// OnAbandon calls w's OnAbandon if w is an [Abandoner].
+func OnAbandon(w Waiter, d Abandoned) (stop func()) {
+	if a, ok := w.(Abandoner); ok {
+		return a.OnAbandon(d)
+	}
+	return NotAbandoned
+}
+
+// NotAbandoned is the result of OnAbandon for a caller that cannot be abandoned. It does nothing.
+func NotAbandoned() {}
 
 // A Mutex is a lock that may be held across waits: a waiter for it parks. The
 // zero value is unlocked.
 //
 // Invariant: queue is empty unless the state is contended. The state becomes contended, and
 // changes back, only under mu. If queue is not empty, Unlock leaves the state as it is, and passes
-// the lock to the first in queue by giving it a token. A task that is abandoned with this token
-// passes the lock on.
+// the lock to the first in queue by giving it a token. For a task that is abandoned with this token,
+// Abandoned passes the lock on. A task that parks while it holds the lock calls [OnAbandon] itself,
+// if others wait for the lock.
 type Mutex struct {
 	state atomic.Uint32
 	mu    sync.Mutex
@@ -220,13 +242,14 @@ func (m *Mutex) Lock(w Waiter) {
 	p := w.Parker()
 	m.queue = append(m.queue, p)
 	m.mu.Unlock()
-	if a, ok := p.(Abandoner); ok {
-		a.OnAbandon(m.Unlock)
-		defer a.OnAbandon(nil)
-	}
+	stop := OnAbandon(w, m)
 	_ = p.Park(context.Background())
+	stop()
 	w.Release(p)
 }
+
+// Abandoned implements [Abandoned], for a task that waits and has got the lock.
+func (m *Mutex) Abandoned() { m.Unlock() }
 
 // Unlock releases the lock, or passes it to the first waiter.
 func (m *Mutex) Unlock() {

@@ -1,4 +1,4 @@
-// The page of examples/connect.
+// The page of connect/example.
 
 import { ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";

@@ -1,4 +1,4 @@
-// The page of examples/connect in Chromium, and its server with Connect's generated code.
+// The page of connect/example in Chromium, and its server with Connect's generated code.
 
 import assert from "node:assert/strict";
 import { join } from "node:path";

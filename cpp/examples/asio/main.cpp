@@ -1,7 +1,7 @@
 // Watches a feed of prices in a coroutine of asio, next to its signals, on one thread.
 //
-//     go run ./examples/feed unix:/tmp/feed.sock              the server, in Go
-//     build/examples/asio/prices unix:/tmp/feed.sock ACME     this client, until ten ticks have come
+//     go -C interop/cpp run ./feed unix:/tmp/feed.sock   the server, in Go
+//     build/examples/asio/prices unix:/tmp/feed.sock ACME          this client, until ten ticks have come
 #include <nearcall/asio.hpp>
 #include <nearcall/nearcall.hpp>
 

@@ -1,7 +1,7 @@
 // Watches a feed of prices, and prints how old the ticks are when they arrive.
 //
-//     go run ./examples/feed unix:/tmp/feed.sock          the server, in Go
-//     build/examples/feed/feed unix:/tmp/feed.sock ACME   this client
+//     go -C interop/cpp run ./feed unix:/tmp/feed.sock   the server, in Go
+//     build/examples/feed/feed unix:/tmp/feed.sock ACME          this client
 //
 // feed TARGET SYMBOL [TICKS [RATE [PROCESSOR]]]: RATE is ticks a second, 0 for as many as possible; PROCESSOR is one that the program is
 // pinned to.

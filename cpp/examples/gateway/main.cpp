@@ -1,7 +1,7 @@
 // A gateway: HTTP with JSON on one side, calls on the other, on one thread of asio. It shows a driver on an io_context, calls in asio's
 // coroutines, next to Boost.Beast's reads and writes, and what a stream of replies becomes.
 //
-//     go run ./examples/feed unix:/tmp/feed.sock            the server, in Go
+//     go -C interop/cpp run ./feed unix:/tmp/feed.sock   the server, in Go
 //     build/examples/gateway/gateway 8080 unix:/tmp/feed.sock
 //     curl localhost:8080/feed.Feed/Last -d '{"symbol": "ACME"}'
 //     curl localhost:8080/feed.Feed/Watch -d '{"symbol": "ACME", "rate": 2}'

@@ -1,7 +1,7 @@
 // Watches a feed of prices in the event loop of Qt, beside a timer of Qt, on one thread. A program with windows does the same.
 //
-//     go run ./examples/feed unix:/tmp/feed.sock            the server, in Go
-//     build/examples/qt/prices unix:/tmp/feed.sock ACME     this client, until ten ticks have come
+//     go -C interop/cpp run ./feed unix:/tmp/feed.sock   the server, in Go
+//     build/examples/qt/prices unix:/tmp/feed.sock ACME          this client, until ten ticks have come
 #include <nearcall/nearcall.hpp>
 
 #include <QCoreApplication>

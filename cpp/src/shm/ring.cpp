@@ -14,8 +14,8 @@ bool rings::begin() {
   return true;
 }
 
-std::size_t rings::read(input& to, bool& bell, std::size_t most) {
-  bell = false;
+std::size_t rings::read(input& to, bool& wake_peer, std::size_t most) {
+  wake_peer = false;
   std::uint64_t tail = peer_.word(at_tail).load(std::memory_order_acquire);
   std::uint64_t n = tail - taken_;
   if (n == 0) return 0;
@@ -33,9 +33,9 @@ std::size_t rings::read(input& to, bool& bell, std::size_t most) {
   own_.word(at_head).store(taken_);
   std::uint64_t wants = peer_.word(at_wants).load();
   bool half_empty = tail - taken_ <= ring_ / 2;
-  if ((wants & 1) && wants != rung_for_room_ && half_empty) {
-    rung_for_room_ = wants;
-    bell = true;
+  if ((wants & 1) && wants != woken_for_room_ && half_empty) {
+    woken_for_room_ = wants;
+    wake_peer = true;
   }
   return n;
 }
@@ -61,12 +61,12 @@ bool rings::see_head() {
   return true;
 }
 
-void rings::room_bell() {
+void rings::room_woken() {
   if (wants_ & 1) own_.word(at_wants).store(++wants_);
 }
 
-std::size_t rings::write(std::span<const iovec> bytes, bool& bell) {
-  bell = false;
+std::size_t rings::write(std::span<const iovec> bytes, bool& wake_peer) {
+  wake_peer = false;
   if (wants_ & 1) {  // it waits, until half of the ring is empty
     if (!see_head() || ring_ - (sent_ - head_) < ring_ / 2) return 0;
     own_.word(at_wants).store(++wants_);
@@ -78,9 +78,9 @@ std::size_t rings::write(std::span<const iovec> bytes, bool& bell) {
     published = sent_;
     own_.word(at_tail).store(sent_);
     std::uint64_t asleep = peer_.word(at_asleep).load();
-    if ((asleep & 1) && asleep != rung_) {
-      rung_ = asleep;
-      bell = true;
+    if ((asleep & 1) && asleep != woken_) {
+      woken_ = asleep;
+      wake_peer = true;
     }
   };
   for (auto& b : bytes) {

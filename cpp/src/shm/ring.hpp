@@ -1,4 +1,4 @@
-// One side's words and rings (docs/shm.md, Segment and Nobody sleeps through anything). No sockets: bells are told to the user.
+// One side's words and rings (docs/shm.md, Segment and Nobody sleeps through anything). No sockets: it tells its user when to send a wake-up.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ class rings {
   /// Allocates the pages that are written first.
   bool begin();
 
-  // ---- receiving. A bell for the sender's room is due after a read that returned true in `bell`.
+  // ---- receiving. A wake-up for the sender is due after a read that set `wake_peer`.
   bool has_more() const { return peer_.word(at_tail).load(std::memory_order_acquire) != taken_; }
-  std::size_t read(input& to, bool& bell, std::size_t most = std::size_t(-1));
+  std::size_t read(input& to, bool& wake_peer, std::size_t most = std::size_t(-1));
   /// Stores that this side is about to sleep; false if something has arrived in the meantime.
   bool fall_asleep();
   void wake_up();
   bool asleep() const { return asleep_ & 1; }
 
-  // ---- sending. A bell for a sleeping receiver is due after a write that returned true in `bell`.
-  std::size_t write(std::span<const iovec> bytes, bool& bell);
-  /// The other side has rung for room.
-  void room_bell();
+  // ---- sending. A wake-up for the receiver is due after a write that set `wake_peer`.
+  std::size_t write(std::span<const iovec> bytes, bool& wake_peer);
+  /// The other side has sent a wake-up for room.
+  void room_woken();
   bool waits_for_room() const { return wants_ & 1; }
 
   /// The rule that the other side's words break, or null.
@@ -50,7 +50,7 @@ class rings {
   std::uint64_t sent_ = 0, taken_ = 0;
   std::uint64_t head_ = 0;             // what the peer has taken, as seen last
   std::uint64_t asleep_ = 0, wants_ = 0;
-  std::uint64_t rung_ = 0, rung_for_room_ = 0;  // the waits of the peer that bells were rung for
+  std::uint64_t woken_ = 0, woken_for_room_ = 0;  // the waits of the peer that wake-ups were sent for
   std::uint64_t allocated_ = 0;
   bool out_of_pages_ = false;
   const char* broken_ = nullptr;

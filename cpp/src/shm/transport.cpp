@@ -44,18 +44,18 @@ class shared_memory final : public transport {
   }
 
   std::size_t read(input& to) override {
-    bool bell;
-    std::size_t n = rings_.read(to, bell);
-    if (bell) ring(room_);
+    bool wake_peer;
+    std::size_t n = rings_.read(to, wake_peer);
+    if (wake_peer) wake(room_);
     if (rings_.broken()) broken_ = rings_.broken();
     if (n > 0) in_vain_ = 0;
     if (n == 0 && peer_left_) end();
     return n;
   }
   std::size_t write(std::span<const iovec> bytes) override {
-    bool bell;
-    std::size_t n = rings_.write(bytes, bell);
-    if (bell) ring(data_);
+    bool wake_peer;
+    std::size_t n = rings_.write(bytes, wake_peer);
+    if (wake_peer) wake(data_);
     if (rings_.broken()) broken_ = rings_.broken();
     if (rings_.out_of_pages()) end("the system has no pages for the ring");
     return n;
@@ -84,13 +84,13 @@ class shared_memory final : public transport {
   bool copy_place(char* to, std::size_t n, std::uint64_t place) override { return peers_.copy(to, n, place); }
 
  private:
-  struct bell_socket final : io_handler {
+  struct wake_socket final : io_handler {
     shared_memory& m;
     descriptor socket;
     bool data;
-    std::uint64_t heard = 0;
-    bell_socket(shared_memory& of, descriptor s, bool for_data) : m(of), socket(std::move(s)), data(for_data) {}
-    void on_io(bool, bool) override { m.on_bell(*this); }
+    std::uint64_t wake_ups = 0;
+    wake_socket(shared_memory& of, descriptor s, bool for_data) : m(of), socket(std::move(s)), data(for_data) {}
+    void on_io(bool, bool) override { m.on_wake(*this); }
   };
   struct idle_timer final : timer {
     shared_memory& m;
@@ -100,24 +100,24 @@ class shared_memory final : public transport {
     }
   };
 
-  /// A bell that does not fit into the socket need not be rung: the bytes there wake the other side.
-  static void ring(bell_socket& s) {
+  /// A wake-up that does not fit into the socket need not be sent: the bytes there wake the other side.
+  static void wake(wake_socket& s) {
     char b = 1;
     (void)!::send(s.socket.get(), &b, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
-  void on_bell(bell_socket& s) {
+  void on_wake(wake_socket& s) {
     char bytes[64];
     for (;;) {
       ssize_t n = ::recv(s.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
       if (n > 0) {
-        s.heard += std::uint64_t(n);
-        if (s.heard > (s.data ? rings_.sleeps() : rings_.waits())) {
-          broken_ = "the other side has rung more often than this side has slept";
+        s.wake_ups += std::uint64_t(n);
+        if (s.wake_ups > (s.data ? rings_.sleeps() : rings_.waits())) {
+          broken_ = "the other side has sent more wake-ups than this side has slept times";
           break;
         }
         if (std::size_t(n) == sizeof bytes) continue;
-        if (s.data && !rings_.has_more() && ++in_vain_ > 16) broken_ = "the other side has rung 16 times for nothing";
+        if (s.data && !rings_.has_more() && ++in_vain_ > 16) broken_ = "the other side has sent 16 wake-ups for nothing";
         break;
       }
       if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
@@ -127,13 +127,13 @@ class shared_memory final : public transport {
       break;
     }
     if (!s.data && !peer_left_) {
-      rings_.room_bell();
+      rings_.room_woken();
       return events_->on_writable();
     }
     events_->on_readable();
   }
 
-  bell_socket data_, room_;
+  wake_socket data_, room_;
   descriptor memory_;
   rings rings_;
   std::shared_ptr<budget> bound_;

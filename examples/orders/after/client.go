@@ -5,6 +5,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/orders/shop"
 )
 
 // A Client calls a shop.
@@ -17,8 +18,8 @@ type Client struct {
 func Dial(target, token string, opts ...nearcall.DialOption) (*Client, error) {
 	opts = append(opts,
 		nearcall.WithTransportCredentials(insecure.NewCredentials()),
-		nearcall.WithUnaryInterceptor(sendToken(token)),
-		nearcall.WithStreamInterceptor(sendTokenOnStreams(token)),
+		nearcall.WithUnaryInterceptor(shop.SendToken(token)),
+		nearcall.WithStreamInterceptor(shop.SendTokenOnStreams(token)),
 	)
 	conn, err := nearcall.NewClient(target, opts...)
 	if err != nil {

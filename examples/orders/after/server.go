@@ -1,3 +1,4 @@
+// Package orders is the server and the client of a shop.
 package orders
 
 import (
@@ -6,16 +7,17 @@ import (
 	"github.com/nearcall/nearcall"
 
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/orders/shop"
 )
 
-// NewServer returns a server that serves shop to callers that send the token.
-func NewServer(shop *Shop, token string, log *slog.Logger, opts ...nearcall.ServerOption) *nearcall.Server {
+// NewServer returns a server that serves s to callers that send the token.
+func NewServer(s *shop.Shop, token string, log *slog.Logger, opts ...nearcall.ServerOption) *nearcall.Server {
 	opts = append(opts,
 		nearcall.MaxRecvMsgSize(64<<10),
-		nearcall.ChainUnaryInterceptor(logCalls(log), requireToken(token)),
-		nearcall.ChainStreamInterceptor(logStreams(log), requireTokenOnStreams(token)),
+		nearcall.ChainUnaryInterceptor(shop.LogCalls(log), shop.RequireToken(token)),
+		nearcall.ChainStreamInterceptor(shop.LogStreams(log), shop.RequireTokenOnStreams(token)),
 	)
 	srv := nearcall.NewServer(opts...)
-	orderspb.RegisterOrdersServer(srv, shop)
+	orderspb.RegisterOrdersServer(srv, s)
 	return srv
 }

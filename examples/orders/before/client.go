@@ -5,6 +5,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/orders/shop"
 )
 
 // A Client calls a shop.
@@ -17,8 +18,8 @@ type Client struct {
 func Dial(target, token string, opts ...grpc.DialOption) (*Client, error) {
 	opts = append(opts,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(sendToken(token)),
-		grpc.WithStreamInterceptor(sendTokenOnStreams(token)),
+		grpc.WithUnaryInterceptor(shop.SendToken(token)),
+		grpc.WithStreamInterceptor(shop.SendTokenOnStreams(token)),
 	)
 	conn, err := grpc.NewClient(target, opts...)
 	if err != nil {

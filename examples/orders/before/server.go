@@ -1,3 +1,4 @@
+// Package orders is the server and the client of a shop.
 package orders
 
 import (
@@ -6,16 +7,17 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/orders/shop"
 )
 
-// NewServer returns a server that serves shop to callers that send the token.
-func NewServer(shop *Shop, token string, log *slog.Logger, opts ...grpc.ServerOption) *grpc.Server {
+// NewServer returns a server that serves s to callers that send the token.
+func NewServer(s *shop.Shop, token string, log *slog.Logger, opts ...grpc.ServerOption) *grpc.Server {
 	opts = append(opts,
 		grpc.MaxRecvMsgSize(64<<10),
-		grpc.ChainUnaryInterceptor(logCalls(log), requireToken(token)),
-		grpc.ChainStreamInterceptor(logStreams(log), requireTokenOnStreams(token)),
+		grpc.ChainUnaryInterceptor(shop.LogCalls(log), shop.RequireToken(token)),
+		grpc.ChainStreamInterceptor(shop.LogStreams(log), shop.RequireTokenOnStreams(token)),
 	)
 	srv := grpc.NewServer(opts...)
-	orderspb.RegisterOrdersServer(srv, shop)
+	orderspb.RegisterOrdersServer(srv, s)
 	return srv
 }

@@ -24,7 +24,7 @@ const (
 type scene struct {
 	name   string
 	bare   bool // the sockets are bare, so that callers read and write themselves
-	lends  bool // the resident of the callees' side runs handlers
+	inline bool // the read loop of the callees' side runs handlers
 	calls  []calls
 	cancel bool // the context of the first call may end
 	breaks bool // the connection may break
@@ -32,9 +32,9 @@ type scene struct {
 	grows  int  // the size up to which windows grow, in bytes
 }
 
-// calls has the sizes of a call's messages, up and down. If serial is set, one goroutine of each side
-// sends and receives them; else one sends and another one receives. With one message, as of a unary
-// call, it does not wait for credit.
+// calls has the sizes of a call's messages, up and down. If serial is set, one goroutine of each
+// side sends and receives them; else one sends and another one receives. With one message, as of a
+// unary call, it does not wait for credit.
 type calls struct {
 	serial bool
 	task   bool // the callers are tasks of a loop, which do not read
@@ -50,7 +50,7 @@ var (
 )
 
 var scenes = []scene{
-	{name: "a unary call", bare: true, lends: true, timers: true, calls: []calls{small}},
+	{name: "a unary call", bare: true, inline: true, timers: true, calls: []calls{small}},
 	{name: "a large unary call", bare: true, calls: []calls{large}},
 	{name: "an upload", bare: true, calls: []calls{{sizes: [2][]int{{300 * kib, kib, 90 * kib, 200 * kib}}}}},
 	{name: "an upload over TLS", calls: []calls{{sizes: [2][]int{{300 * kib, kib, 90 * kib, 200 * kib}}}}},
@@ -59,13 +59,13 @@ var scenes = []scene{
 	{name: "an upload of messages of a third of the window", bare: true, calls: []calls{{sizes: [2][]int{{21 * kib, 22 * kib, 20 * kib, 23 * kib, 40 * kib}}}}},
 	{name: "an upload within the window that is not received", bare: true, calls: []calls{{sizes: [2][]int{{31 * kib, 40 * kib, 23 * kib}}, takes: 1}}},
 	{name: "a large unary call of a task", bare: true, calls: []calls{{serial: true, task: true, sizes: [2][]int{{1}, {150 * kib}}}}},
-	{name: "a handler on the resident that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
-	{name: "a unary call beside a handler that waits for credit", bare: true, lends: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {130 * kib, 1}}}, small}},
+	{name: "a handler on the read loop that waits for credit", bare: true, inline: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {150 * kib, 1}}}}},
+	{name: "a unary call beside a handler that waits for credit", bare: true, inline: true, calls: []calls{{serial: true, sizes: [2][]int{{1}, {130 * kib, 1}}}, small}},
 	{name: "an upload that is cancelled", bare: true, cancel: true, calls: []calls{upload}},
 	{name: "an upload whose connection breaks", bare: true, breaks: true, calls: []calls{{sizes: [2][]int{{90 * kib, 40 * kib, 1}}}}},
 	{name: "an upload over TLS whose connection breaks", breaks: true, calls: []calls{upload}},
 	{name: "a stream both ways", bare: true, calls: []calls{{sizes: [2][]int{{100 * kib}, {1}}}}},
-	{name: "two unary calls", bare: true, lends: true, calls: []calls{small, small}},
+	{name: "two unary calls", bare: true, inline: true, calls: []calls{small, small}},
 	{name: "two unary calls, one of which is cancelled", bare: true, cancel: true, calls: []calls{small, ofTask}},
 	{name: "two unary calls whose connection breaks", bare: true, breaks: true, calls: []calls{small, ofTask}},
 	{name: "a unary call beside an upload", bare: true, calls: []calls{upload, small}},
@@ -89,8 +89,8 @@ const (
 	parks                // it is parked in a read
 	hasRead              // it has read, or was interrupted, and takes the lock next
 	turns                // it has handled what it has read, and looks whether it reads on
-	writes               // it has the pen and a batch
-	lent                 // a resident whose handler runs, or a handler that the resident is to run
+	writes               // it holds the write lock and a batch
+	handles              // a read loop whose handler runs, or a handler that the read loop is to run
 	ended
 )
 
@@ -110,9 +110,9 @@ type goroutine struct {
 	phase   phase
 	after   phase // what follows the phase writes
 	waits   int8  // for which of its Conds it waits
-	leading bool
+	reading bool
 	done    bool // its context has ended
-	told    bool // the leader was told so
+	told    bool // the reading caller was told so
 }
 
 const (
@@ -137,18 +137,18 @@ type side struct {
 	failed   bool // a read has failed
 	over     bool // the session has ended
 	wakes    [2]bool
-	resident goroutine
+	readLoop goroutine
 	writer   goroutine
 	callers  [4]goroutine // two of each call: the one that sends, or the only one, and the one that receives
 	halves   [2]half      // one of each call
 	gone     [2]bool      // the call was aborted
 	control  batch        // credit and resets to be written
 	in       batch        // what the goroutine that reads has read
-	out      batch        // what the goroutine with the pen writes
-	lent     [2]int8      // handlers that the resident is to run, as their index and one
-	lending  bool         // it has begun to
+	out      batch        // what the goroutine with the write lock writes
+	handlers [2]int8      // handlers that the read loop is to run, as their index and one
+	inline   bool         // it has begun to
 	tired    bool         // it runs no more of them
-	borrower int8         // the handler that it runs, as its index and one
+	running  int8         // the handler that it runs, as its index and one
 }
 
 type world struct {
@@ -178,10 +178,10 @@ func (x *explorer) begin() world {
 	var w world
 	for i := range w.sides {
 		s := &w.sides[i]
-		s.roles.Reader = Resident
-		s.resident.phase, s.writer.phase = spins, sleeps
-		if x.bare && i == up { // the resident has retired
-			s.roles.Reader, s.resident.phase, s.idle = Nobody, sleeps, true
+		s.roles.Reader = ReadLoop
+		s.readLoop.phase, s.writer.phase = spins, sleeps
+		if x.bare && i == up { // the read loop has retired
+			s.roles.Reader, s.readLoop.phase, s.idle = Nobody, sleeps, true
 		}
 		for call := range x.calls {
 			h := &s.halves[call]
@@ -208,15 +208,15 @@ func (x *explorer) start(s *side, i, call int) {
 
 // do is Session.do.
 func (s *side) do(t Task) {
-	if t&WakeResident != 0 && s.resident.phase == sleeps {
+	if t&WakeReadLoop != 0 && s.readLoop.phase == sleeps {
 		s.wakes[0] = true
 	}
-	if t&StartResident != 0 {
-		s.borrower, s.tired = 0, true
-		s.resident = goroutine{phase: turns}
+	if t&StartReadLoop != 0 {
+		s.running, s.tired = 0, true
+		s.readLoop = goroutine{phase: turns}
 	}
 	s.idle = s.idle || t&StartIdleTimer != 0
-	s.past = s.past || t&InterruptLeader != 0
+	s.past = s.past || t&InterruptRead != 0
 	if t&WakeWriter != 0 && s.writer.phase == sleeps {
 		s.wakes[1] = true
 	}
@@ -228,8 +228,8 @@ func (s *side) wake(call int, cond int8) {
 		g := &s.callers[k]
 		switch {
 		case g.waits != cond:
-		case g.leading:
-			s.do(s.roles.CallLeader())
+		case g.reading:
+			s.do(s.roles.StopCaller())
 		case g.phase == sleeps:
 			g.phase = runs
 			s.roles.Woken()
@@ -315,46 +315,46 @@ func (x *explorer) flush(s *side, i int, g *goroutine, after phase) {
 	if !x.hasQueued(s, i) {
 		return
 	}
-	do, ok := s.roles.TakePen(x.bare)
+	do, ok := s.roles.TakeWriteLock(x.bare)
 	if s.do(do); ok {
 		x.writeOn(s, i, g, after)
 	}
 }
 
-// writeOn collects the next batch for g, which has the pen, or puts the pen down.
+// writeOn collects the next batch for g, which holds the write lock, or releases the write lock.
 func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 	if s.out = x.collect(s, i); s.out.filled {
 		g.phase, g.after = writes, after
 		return
 	}
 	g.phase, g.after = after, absent
-	s.do(s.roles.PutPen(false, s.over))
+	s.do(s.roles.ReleaseWriteLock(false, s.over))
 }
 
-// await is Session.await, or sleep if g must not lead.
-func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayLead bool) {
+// await is Session.await, or sleep if g must not read.
+func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayRead bool) {
 	g.waits = cond
-	if mayLead && x.bare && i == up && s.roles.MayLead() {
-		s.roles.Lead()
-		g.leading, g.told, g.phase = true, false, turns
+	if mayRead && x.bare && i == up && s.roles.CallerMayRead() {
+		s.roles.ReadAsCaller()
+		g.reading, g.told, g.phase = true, false, turns
 		return
 	}
 	s.do(s.roles.Wait())
 	g.phase = sleeps
 }
 
-// end ends the goroutine k, which may have run on the resident.
+// end ends the goroutine k, which may have run on the read loop.
 func (s *side) end(k int) {
 	s.callers[k] = goroutine{phase: ended}
-	if s.borrower == int8(k)+1 {
-		s.borrower = 0
+	if s.running == int8(k)+1 {
+		s.running = 0
 		s.roles.Returned()
-		s.resident.phase = turns
+		s.readLoop.phase = turns
 	}
 }
 
-// run is a step of a goroutine of a call: Send, Recv or Invoke. If it queues a message it may flush,
-// or leave that to the writer.
+// run is a step of a goroutine of a call: Send, Recv or Invoke. If it queues a message it may
+// flush, or leave that to the writer.
 func (x *explorer) run(s *side, i, k int, flushes bool) {
 	g, call := &s.callers[k], k/2
 	h, c := &s.halves[call], &x.calls[call]
@@ -434,10 +434,10 @@ func (x *explorer) handle(s *side, i int, b batch) {
 	whole := h.arrived == x.endOf(call, 1-i, at)
 	if i == down && begins && at <= 1 && h.received == 0 && s.callers[2*call].phase == absent && s.callers[2*call+1].phase == absent {
 		x.start(s, down, call)
-		if x.lends && x.calls[call].serial && whole && s.roles.MayLend() {
-			s.callers[2*call].phase = lent
-			s.lent[slices.Index(s.lent[:], 0)] = int8(2*call) + 1
-			s.lending = true
+		if x.inline && x.calls[call].serial && whole && s.roles.MayRunHandler() {
+			s.callers[2*call].phase = handles
+			s.handlers[slices.Index(s.handlers[:], 0)] = int8(2*call) + 1
+			s.inline = true
 		}
 	}
 	if begins || whole { // a receiver has no use for a piece in the middle
@@ -455,17 +455,17 @@ func (x *explorer) messageAt(call, dir int, at int32) (n int) {
 
 // turn is what a reader does between two reads.
 func (x *explorer) turn(s *side, i int, g *goroutine) {
-	if g.leading {
-		if s.roles.Called() || g.done || s.failed {
-			g.leading, g.phase = false, runs
+	if g.reading {
+		if s.roles.MustStop() || g.done || s.failed {
+			g.reading, g.phase = false, runs
 			s.do(s.roles.Leave(s.failed))
 			return
 		}
 		g.phase = spins
 		return
 	}
-	if s.lending {
-		x.runLent(s, i, g)
+	if s.inline {
+		x.runInline(s, i, g)
 		return
 	}
 	if s.failed {
@@ -483,20 +483,20 @@ func (x *explorer) turn(s *side, i int, g *goroutine) {
 	g.phase = spins
 }
 
-// runLent is Session.runLent.
-func (x *explorer) runLent(s *side, i int, g *goroutine) {
-	for s.lent[0] != 0 {
-		k := s.lent[0]
-		s.lent[0], s.lent[1] = s.lent[1], 0
+// runInline is Session.runInline.
+func (x *explorer) runInline(s *side, i int, g *goroutine) {
+	for s.handlers[0] != 0 {
+		k := s.handlers[0]
+		s.handlers[0], s.handlers[1] = s.handlers[1], 0
 		s.callers[k-1].phase = runs
-		if s.tired || s.failed || !s.roles.MayLend() {
+		if s.tired || s.failed || !s.roles.MayRunHandler() {
 			continue // on a goroutine by itself
 		}
-		s.roles.Lend(s.lent[0] != 0)
-		s.borrower, g.phase = k, lent
+		s.roles.RunHandler(s.handlers[0] != 0)
+		s.running, g.phase = k, handles
 		return
 	}
-	s.lending, s.tired, s.roles.Corked = false, false, false
+	s.inline, s.tired, s.roles.BatchReplies = false, false, false
 	x.flush(s, i, g, turns)
 }
 
@@ -533,27 +533,27 @@ func (x *explorer) steps(w world, visit func(who string, i int, what string, eve
 					s.roles.Woken()
 				})
 			}
-			if g.done && g.leading && g.phase == parks && !g.told {
+			if g.done && g.reading && g.phase == parks && !g.told {
 				step(who, "is told that its context has ended", func(n *world, s *side) {
 					s.callers[k].told = true
 					s.do(s.roles.Interrupt())
 				})
 			}
 		}
-		x.stepsOf(&w, i, "the resident", func(s *side) *goroutine { return &s.resident }, step)
-		if s.resident.phase == sleeps && s.wakes[0] {
-			step("the resident", "wakes", func(n *world, s *side) {
+		x.stepsOf(&w, i, "the read loop", func(s *side) *goroutine { return &s.readLoop }, step)
+		if s.readLoop.phase == sleeps && s.wakes[0] {
+			step("the read loop", "wakes", func(n *world, s *side) {
 				s.wakes[0] = false
 				switch {
-				case s.roles.Reader != Resident:
+				case s.roles.Reader != ReadLoop:
 				case s.failed:
-					s.resident.phase = turns
+					s.readLoop.phase = turns
 				default:
-					s.resident.phase = spins
+					s.readLoop.phase = spins
 				}
 			})
 		}
-		if x.timers && s.borrower != 0 {
+		if x.timers && s.running != 0 {
 			event("a timer", "finds a slow handler", func(s *side) { s.do(s.roles.NeedReader()) })
 		}
 		if fires := func(s *side) { s.idle = false; s.do(s.roles.Idle()) }; s.idle && s.hasEnded() {
@@ -592,9 +592,9 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 		step(who, "stops spinning", func(n *world, s *side) {
 			g := of(s)
 			switch {
-			case !g.leading:
+			case !g.reading:
 				g.phase = parks
-			case s.roles.Called() || g.done:
+			case s.roles.MustStop() || g.done:
 				g.phase = turns
 			default:
 				s.roles.Park()
@@ -603,8 +603,8 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 		})
 	case parks:
 		switch {
-		case s.past && !g.leading:
-			x.wrong = "the read of the resident is interrupted"
+		case s.past && !g.reading:
+			x.wrong = "the read of the read loop is interrupted"
 		case input:
 			step(who, "reads", reads)
 		case w.broken:
@@ -616,7 +616,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 	case hasRead:
 		step(who, "handles what it has read", func(n *world, s *side) {
 			g := of(s)
-			if g.leading && s.roles.Unpark() {
+			if g.reading && s.roles.Unpark() {
 				s.past = false
 			}
 			in := s.in
@@ -624,7 +624,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 			if in.filled {
 				x.handle(s, i, in)
 			}
-			if !s.lending {
+			if !s.inline {
 				x.flush(s, i, g, turns)
 			}
 		})
@@ -638,7 +638,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 				return
 			}
 			g.phase, g.after = g.after, absent
-			s.do(s.roles.PutPen(true, s.over))
+			s.do(s.roles.ReleaseWriteLock(true, s.over))
 		})
 	}
 }
@@ -663,7 +663,7 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 			case s.over:
 				s.writer.phase = ended
 			case s.roles.WriterMayWrite():
-				s.roles.Pen = Taken
+				s.roles.WriteLock = Taken
 				if s.out.filled { // it was handed over
 					s.writer.phase = writes
 				} else {
@@ -685,7 +685,7 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 		step("the writer", "writes", func(n *world, s *side) {
 			n.write(i, s.out)
 			s.out, s.writer = batch{}, goroutine{phase: sleeps}
-			s.roles.Pen = Called
+			s.roles.WriteLock = Called
 			s.wakes[1] = true
 		})
 	}
@@ -700,11 +700,11 @@ func (x *explorer) check(w *world) {
 			if s.callers[k].phase == sleeps {
 				asleep++
 			}
-			if s.callers[k].leading {
+			if s.callers[k].reading {
 				readers++
 			}
 		}
-		if p := s.resident.phase; p != sleeps && p != ended && p != lent {
+		if p := s.readLoop.phase; p != sleeps && p != ended && p != handles {
 			readers++
 		}
 		switch {
@@ -726,7 +726,7 @@ func (x *explorer) check(w *world) {
 func (w *world) hasEnded() bool {
 	for i := range w.sides {
 		s := &w.sides[i]
-		if !s.hasEnded() || w.broken && (s.resident.phase != ended || s.writer.phase != ended) {
+		if !s.hasEnded() || w.broken && (s.readLoop.phase != ended || s.writer.phase != ended) {
 			return false
 		}
 	}
@@ -753,8 +753,9 @@ func Find(scene string) (worlds int, fault string) {
 	return worlds, ""
 }
 
-// explore visits all worlds. It returns how many there are, and what is wrong with one of them and how
-// it came about; "" if nothing is. From each world steps must lead to the end, without an event.
+// explore visits all worlds. It returns how many there are, and what is wrong with one of them and
+// how it came about; "" if nothing is. From each world steps must lead to the end, without an
+// event.
 func (sc scene) explore() (worlds int, fault string) {
 	type node struct {
 		from      int32 // the world before
@@ -791,7 +792,7 @@ func (sc scene) explore() (worlds int, fault string) {
 			ends = append(ends, f.node)
 		}
 		x.steps(f.world, func(who string, i int, what string, event bool, next world) {
-			for i := range next.sides { // the resident stays for a few reads: two are as good as many
+			for i := range next.sides { // the read loop stays for a few reads: two are as good as many
 				next.sides[i].roles.Crowd = min(next.sides[i].roles.Crowd, 2)
 			}
 			key := maphash.Comparable(seed, next)

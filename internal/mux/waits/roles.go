@@ -1,39 +1,40 @@
-// Package waits decides which goroutine of a session reads, which one writes, and which one is woken.
-// Its rules are pure functions: they use no connection, goroutine or lock. A method changes a small
-// value and says what the session has to do. Package mux calls them with the session's lock held,
-// and explorer_test.go calls them with small models of a connection and of goroutines, in every order
-// of steps.
+// Package waits decides which goroutine of a session reads, which one writes, and which one is
+// woken. Its rules are pure functions: they use no connection, goroutine or lock. A method changes
+// a small value and says what the session has to do. Package mux calls them with the session's lock
+// held, and explorer_test.go calls them with small models of a connection and of goroutines, in
+// every order of steps.
 package waits
 
 import "sync/atomic"
 
 // Roles say which goroutine reads the connection and which one writes it.
 //
-// One goroutine at a time reads, for all calls: either the resident, a goroutine of the session,
-// or the leader, a caller that waits for the peer. While the resident runs a handler, no goroutine
-// reads. The goroutine that has the pen writes for all calls. It is the one that has queued
+// One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
+// or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
+// reads. The goroutine that holds the write lock writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
-//   - If something is queued that can be written, one of four things is true: a goroutine has the
-//     pen, the writer was woken to take it, the goroutine that has the lock is about to take it or
-//     wake the writer, or Corked is set.
-//   - While Corked is set, a resident runs handlers or is about to, and writes after the last one.
-//   - Other goroutines wait on a Parker, but the leader waits in a read. So CallLeader tells the
-//     leader to stop, and interrupts that read. The leader undoes the interruption before it leaves,
-//     so that the next reader is not interrupted.
+//   - If something is queued that can be written, one of four things is true: a goroutine holds the
+//     write lock, the writer was woken to take it, the goroutine that has the lock is about to take
+//     it or wake the writer, or BatchReplies is set.
+//   - While BatchReplies is set, a read loop runs handlers or is about to, and writes after the
+//     last one.
+//   - Other goroutines wait on a Parker, but the reading caller waits in a read. So StopCaller
+//     tells the reading caller to stop, and interrupts that read. The reading caller undoes the
+//     interruption before it leaves, so that the next reader is not interrupted.
 type Roles struct {
-	Reader Reader
-	Pen    Pen
+	Reader    Reader
+	WriteLock WriteLock
 
-	Waiting int  // goroutines, other than the leader, that wait for the peer and were not woken yet
-	Crowd   int  // for how many more reads the resident stays; see CrowdLasts
-	Over    bool // the session has ended, or cannot be written: only the resident reads
-	Corked  bool // nothing is written until the resident has run its handlers
+	Waiting      int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
+	Crowd        int  // for how many more reads the read loop stays; see CrowdLasts
+	Over         bool // the session has ended, or cannot be written: only the read loop reads
+	BatchReplies bool // nothing is written until the read loop has run its handlers
 
-	// State of the leader.
-	called      uint32 // atomic, because Called needs no lock
+	// State of the reading caller.
+	mustStop    uint32 // atomic, because MustStop needs no lock
 	Parked      bool   // it is in a read that can be interrupted
 	Interrupted bool   // this read was interrupted
 }
@@ -43,33 +44,33 @@ type Reader byte
 
 const (
 	Nobody   Reader = iota
-	Resident        // the resident reads, or was woken to read
-	Leader          // a caller reads
-	Handler         // the resident runs a handler
+	ReadLoop        // the read loop reads, or was woken to read
+	Caller          // a caller reads
+	Handler         // the read loop runs a handler
 )
 
-// A Pen is the right to write.
-type Pen byte
+// A WriteLock is the right to write.
+type WriteLock byte
 
 const (
-	Free       Pen = iota
-	Called         // the writer was woken to take it; another goroutine may take it first
-	Taken          // a goroutine writes
-	HandedOver     // it is the writer's, with a batch that is not fully written
+	Free       WriteLock = iota
+	Called               // the writer was woken to take it; another goroutine may take it first
+	Taken                // a goroutine writes
+	HandedOver           // it is the writer's, with a batch that is not fully written
 )
 
 // A Task is a set of things that the session has to do.
 type Task byte
 
 const (
-	WakeResident    Task = 1 << iota
-	StartResident        // start a new resident, in place of the one that runs a handler
-	StartIdleTimer       // WakeResident follows if no goroutine reads for a while
-	InterruptLeader      // interrupt the leader's read
+	WakeReadLoop   Task = 1 << iota
+	StartReadLoop       // start a new read loop, in place of the one that runs a handler
+	StartIdleTimer      // WakeReadLoop follows if no goroutine reads for a while
+	InterruptRead       // interrupt the reading caller's read
 	WakeWriter
 )
 
-// CrowdLasts is for how many reads the resident stays after several goroutines have waited at the
+// CrowdLasts is for how many reads the read loop stays after several goroutines have waited at the
 // same time.
 const CrowdLasts = 64
 
@@ -78,11 +79,11 @@ const CrowdLasts = 64
 func (r *Roles) NeedReader() Task {
 	switch r.Reader {
 	case Nobody:
-		r.Reader = Resident
-		return WakeResident
+		r.Reader = ReadLoop
+		return WakeReadLoop
 	case Handler:
-		r.Reader = Resident
-		return StartResident
+		r.Reader = ReadLoop
+		return StartReadLoop
 	}
 	return 0
 }
@@ -98,37 +99,37 @@ func (r *Roles) Wait() Task {
 // context has ended.
 func (r *Roles) Woken() { r.Waiting-- }
 
-// MayLead reports whether a caller that has to wait may read instead. Such a caller reads its own
-// reply, because no other goroutine waits for the peer: if one did, the connection would already
-// have a reader.
-func (r *Roles) MayLead() bool { return r.Reader == Nobody }
+// CallerMayRead reports whether a caller that has to wait may read instead. Such a caller reads its
+// own reply, because no other goroutine waits for the peer: if one did, the connection would
+// already have a reader.
+func (r *Roles) CallerMayRead() bool { return r.Reader == Nobody }
 
-// Lead makes a caller the leader.
-func (r *Roles) Lead() {
-	r.Reader = Leader
-	atomic.StoreUint32(&r.called, 0)
+// ReadAsCaller makes a caller the one that reads.
+func (r *Roles) ReadAsCaller() {
+	r.Reader = Caller
+	atomic.StoreUint32(&r.mustStop, 0)
 }
 
-// Called reports whether the leader was told to stop. It needs no lock.
-func (r *Roles) Called() bool { return atomic.LoadUint32(&r.called) != 0 }
+// MustStop reports whether the reading caller was told to stop. It needs no lock.
+func (r *Roles) MustStop() bool { return atomic.LoadUint32(&r.mustStop) != 0 }
 
-// CallLeader tells the leader to stop, because what it waits for has happened.
-func (r *Roles) CallLeader() Task {
-	atomic.StoreUint32(&r.called, 1)
+// StopCaller tells the reading caller to stop, because what it waits for has happened.
+func (r *Roles) StopCaller() Task {
+	atomic.StoreUint32(&r.mustStop, 1)
 	return r.Interrupt()
 }
 
-// Interrupt interrupts the leader's read, if it is parked there.
+// Interrupt interrupts the reading caller's read, if it is parked there.
 func (r *Roles) Interrupt() Task {
 	if !r.Parked || r.Interrupted {
 		return 0
 	}
 	r.Interrupted = true
-	return InterruptLeader
+	return InterruptRead
 }
 
-// Park is called by the leader before it parks in a read, and Unpark after it. If Unpark returns
-// true, the read was interrupted, and the leader must undo the interruption.
+// Park is called by the reading caller before it parks in a read, and Unpark after it. If Unpark
+// returns true, the read was interrupted, and the reading caller must undo the interruption.
 func (r *Roles) Park() { r.Parked = true }
 
 func (r *Roles) Unpark() (interrupted bool) {
@@ -137,22 +138,22 @@ func (r *Roles) Unpark() (interrupted bool) {
 	return interrupted
 }
 
-// Leave ends the leader's role. failed says that the connection cannot be read any more, which the
-// resident has to deal with.
+// Leave ends the reading caller's role. failed says that the connection cannot be read any more,
+// which the read loop has to deal with.
 func (r *Roles) Leave(failed bool) Task {
 	if r.Waiting > 0 {
 		r.Crowd = CrowdLasts
 	}
 	if r.Waiting > 0 || failed || r.Over {
-		r.Reader = Resident
-		return WakeResident
+		r.Reader = ReadLoop
+		return WakeReadLoop
 	}
 	r.Reader = Nobody
 	return StartIdleTimer
 }
 
-// Retire lets the resident leave reading to callers, if no caller waits. If ok is true, the
-// resident parks until Reader is Resident again.
+// Retire lets the read loop leave reading to callers, if no caller waits. If ok is true, the
+// read loop parks until Reader is ReadLoop again.
 func (r *Roles) Retire() (do Task, ok bool) {
 	switch {
 	case r.Waiting > 0 || r.Over:
@@ -173,52 +174,52 @@ func (r *Roles) Idle() Task {
 	return r.NeedReader()
 }
 
-// MayLend reports whether the resident may run a handler.
-func (r *Roles) MayLend() bool { return r.Waiting == 0 && !r.Over }
+// MayRunHandler reports whether the read loop may run a handler.
+func (r *Roles) MayRunHandler() bool { return r.Waiting == 0 && !r.Over }
 
-// Lend makes the resident run a handler. more says that other handlers follow. The replies of all
-// of them are then written together.
-func (r *Roles) Lend(more bool) {
+// RunHandler makes the read loop run a handler. more says that other handlers follow. The replies
+// of all of them are then written together.
+func (r *Roles) RunHandler(more bool) {
 	r.Reader = Handler
-	r.Corked = r.Corked || more
+	r.BatchReplies = r.BatchReplies || more
 }
 
-// A resident calls Returned after its handler has returned, unless another goroutine has become
-// the resident meanwhile. In that case the calling goroutine ends instead.
-func (r *Roles) Returned() { r.Reader = Resident }
+// A read loop calls Returned after its handler has returned, unless another goroutine has become
+// the read loop meanwhile. In that case the calling goroutine ends instead.
+func (r *Roles) Returned() { r.Reader = ReadLoop }
 
-// CallWriter wakes the writer to write what is queued, or to end the session. lost says that nothing
-// more can be written.
+// CallWriter wakes the writer to write what is queued, or to end the session. lost says that
+// nothing more can be written.
 func (r *Roles) CallWriter(lost bool) Task {
-	if r.Pen == Free {
-		r.Pen = Called
+	if r.WriteLock == Free {
+		r.WriteLock = Called
 	}
-	if r.Pen == Taken && !lost {
+	if r.WriteLock == Taken && !lost {
 		return 0
 	}
 	return WakeWriter
 }
 
-// TakePen gives the pen to a goroutine that has queued something. If ok is false, that goroutine
-// leaves writing to another one. mayWrite says that it can write without blocking; otherwise the
-// writer writes.
-func (r *Roles) TakePen(mayWrite bool) (do Task, ok bool) {
+// TakeWriteLock gives the write lock to a goroutine that has queued something. If ok is false, that
+// goroutine leaves writing to another one. mayWrite says that it can write without blocking;
+// otherwise the writer writes.
+func (r *Roles) TakeWriteLock(mayWrite bool) (do Task, ok bool) {
 	switch {
-	case r.Corked || r.Pen >= Taken:
+	case r.BatchReplies || r.WriteLock >= Taken:
 		return 0, false
 	case !mayWrite || r.Over:
 		return r.CallWriter(false), false
 	}
-	r.Pen = Taken
+	r.WriteLock = Taken
 	return 0, true
 }
 
-// PutPen puts the pen down when nothing is left to write. If left is set, it passes the rest of a
-// batch to the writer.
-func (r *Roles) PutPen(left, lost bool) Task {
-	r.Pen = Free
+// ReleaseWriteLock releases the write lock when nothing is left to write. If left is set, it passes
+// the rest of a batch to the writer.
+func (r *Roles) ReleaseWriteLock(left, lost bool) Task {
+	r.WriteLock = Free
 	if left {
-		r.Pen = HandedOver
+		r.WriteLock = HandedOver
 	}
 	if left || lost {
 		return r.CallWriter(lost)
@@ -227,4 +228,4 @@ func (r *Roles) PutPen(left, lost bool) Task {
 }
 
 // WriterMayWrite reports whether the writer has something to do. If not, it parks.
-func (r *Roles) WriterMayWrite() bool { return r.Pen == Called || r.Pen == HandedOver }
+func (r *Roles) WriterMayWrite() bool { return r.WriteLock == Called || r.WriteLock == HandedOver }

@@ -66,8 +66,8 @@ const (
 	MaxWaiting = 1024      // per stream, in messages
 
 	// MaxQueued bounds the bytes that wait on all streams together, because a peer that does not
-	// read may have thousands of streams. Beyond it, each stream may still queue MinBacklog bytes, so
-	// that streams which the peer does not read cannot stop others from sending.
+	// read may have thousands of streams. Beyond it, each stream may still queue MinBacklog bytes,
+	// so that streams which the peer does not read cannot stop others from sending.
 	MaxQueued  = 2 << 20
 	MinBacklog = 2 << 10
 )

@@ -3,30 +3,21 @@
 package attack
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
-// The test binary is its own server, honest client and attacker.
-func TestMain(m *testing.M) {
-	if _, ok := Core.role(); ok {
-		Core.Main()
-		return
-	}
-	leak.Main(m)
-}
+func TestMain(m *testing.M) { core.Main(m) }
+
+func TestAttacks(t *testing.T) { core.Test(t) }
 
 // The harness must find each of the flaws that a server can be given. Otherwise its silence
 // would prove nothing.
@@ -44,7 +35,7 @@ func TestFlawsAreFound(t *testing.T) {
 	for _, a := range flaws {
 		t.Run(a.Name, func(t *testing.T) {
 			t.Parallel()
-			r, err := try(t.Context(), a, 0, true)
+			r, err := core.try(t.Context(), a, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,46 +43,7 @@ func TestFlawsAreFound(t *testing.T) {
 			if got := strings.Join(r.beyond, "; "); finds[a.Name] == "" || !strings.Contains(got, finds[a.Name]) {
 				t.Errorf("found %q, want %q; the server used %v, the attacker %v", got, finds[a.Name], r.serverCPU, r.attackerCPU)
 			}
-			if failed([]*result{r}) == nil {
-				t.Error("the run does not fail")
-			}
 		})
-	}
-}
-
-// The program is built without the race detector, which multiplies the cost in memory and
-// time.
-func TestQuickAttacksAreBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes half a minute")
-	}
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("the program cannot be built: ", err)
-	}
-	program := filepath.Join(t.TempDir(), "attack")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "../../../tools/attack").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	out, err := exec.CommandContext(t.Context(), program, "-short", "-v", "-only", "^("+quick+")$").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.Logf("%s", out)
-	if got, want := strings.Count(string(out), "attacker: ")+strings.Count(string(out), "left out: ")/2, len(strings.Split(quick, "|")); got != want {
-		t.Errorf("%d attacks were made, %d were meant:\n%s", got, want, out)
-	}
-}
-
-// quick are the attacks that take a second or two in the short form.
-const quick = "profiles|messages-empty|claims|descriptors-stop|shm-dead|shm-places-empty|http1-fields"
-
-func TestAnAttackIsInterrupted(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err := try(ctx, flaws[0], 0, true)
-	if err != context.DeadlineExceeded {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -197,12 +149,9 @@ func TestBounds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := base
 			c.change(&r)
-			judge(&r, false)
+			judge(&r, true)
 			if got := strings.Join(r.beyond, "; "); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
-			}
-			if err := failed([]*result{&r}); (err != nil) != (c.want != "") {
-				t.Errorf("the run's error is %v", err)
 			}
 		})
 	}
@@ -232,12 +181,9 @@ func TestExcuses(t *testing.T) {
 		c.excuse.Why = "because"
 		r.attack = &Attack{Known: &c.excuse}
 		c.change(&r)
-		judge(&r, false)
+		judge(&r, true)
 		if r.verdict() != c.verdict {
 			t.Errorf("got %q, want %q", r.verdict(), c.verdict)
-		}
-		if err := failed([]*result{&r}); (err != nil) != strings.HasPrefix(c.verdict, "BEYOND") {
-			t.Errorf("%s: the run's error is %v", c.verdict, err)
 		}
 	}
 }
@@ -250,19 +196,17 @@ func TestAnAttackIsMadeAgainOnlyIfItExceedsBoundsOfTime(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		results []func(*result) // of the tries; the last one goes on
-		flaws   bool
 		tries   int
 		verdict string
 	}{
-		{"bounded", []func(*result){func(*result) {}}, false, 1, "bounded"},
-		{"slow once", []func(*result){slow, func(*result) {}}, false, 2, "bounded"},
-		{"slow always", []func(*result){slow}, false, tries, "BEYOND: CPU 100x"},
-		{"late", []func(*result){func(r *result) { r.during.P99 = time.Minute }}, false, tries, "BEYOND: p99 of 60.0 s"},
-		{"busy", []func(*result){func(r *result) { slow(r); r.busy = true }}, false, tries, "BEYOND: CPU 100x; busy at the end"},
-		{"a lost call", []func(*result){func(r *result) { r.during.Failed = 1 }, func(*result) {}}, false, 1, "BEYOND: 1 of 10 honest calls failed: "},
-		{"slow, and a lost call", []func(*result){func(r *result) { slow(r); r.during.Failed = 1 }}, false, 1, "BEYOND: CPU 100x; 1 of 10 honest calls failed: "},
-		{"memory", []func(*result){func(r *result) { r.server.memory = 1 << 30 }}, false, 1, "BEYOND: memory 1073741824x"},
-		{"a flaw", []func(*result){slow, func(*result) {}}, true, 1, "BEYOND: CPU 100x"},
+		{"bounded", []func(*result){func(*result) {}}, 1, "bounded"},
+		{"slow once", []func(*result){slow, func(*result) {}}, 2, "bounded"},
+		{"slow always", []func(*result){slow}, tries, "BEYOND: CPU 100x"},
+		{"late", []func(*result){func(r *result) { r.during.P99 = time.Minute }}, tries, "BEYOND: p99 of 60.0 s"},
+		{"busy", []func(*result){func(r *result) { slow(r); r.busy = true }}, tries, "BEYOND: CPU 100x; busy at the end"},
+		{"a lost call", []func(*result){func(r *result) { r.during.Failed = 1 }, func(*result) {}}, 1, "BEYOND: 1 of 10 honest calls failed: "},
+		{"slow, and a lost call", []func(*result){func(r *result) { slow(r); r.during.Failed = 1 }}, 1, "BEYOND: CPU 100x; 1 of 10 honest calls failed: "},
+		{"memory", []func(*result){func(r *result) { r.server.memory = 1 << 30 }}, 1, "BEYOND: memory 1073741824x"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := 0
@@ -271,7 +215,7 @@ func TestAnAttackIsMadeAgainOnlyIfItExceedsBoundsOfTime(t *testing.T) {
 				c.results[min(n, len(c.results)-1)](&r)
 				n++
 				return &r, nil
-			}, options{flaws: c.flaws})
+			}, true)
 			if err != nil || n != c.tries || r.verdict() != c.verdict {
 				t.Errorf("%d tries and %q, want %d and %q; error %v", n, r.verdict(), c.tries, c.verdict, err)
 			}
@@ -279,16 +223,9 @@ func TestAnAttackIsMadeAgainOnlyIfItExceedsBoundsOfTime(t *testing.T) {
 	}
 }
 
-func TestAnAttackThatCannotBeMadeFailsTheRun(t *testing.T) {
-	r := &result{attack: &Attack{Known: &Excuse{Why: "it is known"}}, notMade: "no way"}
-	if failed([]*result{r}) == nil || r.verdict() != "NOT MADE: no way" {
-		t.Errorf("the verdict is %q, and the run does not fail", r.verdict())
-	}
-}
-
-func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
-	r := result{attack: &Attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}}
-	judge(&r, true)
+func TestTimesAreNotJudgedOnABusyMachine(t *testing.T) {
+	r := result{attack: &Attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}, serverCPU: time.Hour, busy: true}
+	judge(&r, false)
 	if len(r.beyond) > 0 {
 		t.Errorf("got %q", r.beyond)
 	}
@@ -314,22 +251,6 @@ func TestTheTableIsWritten(t *testing.T) {
 		`"1,000,000 calls","2 MB sent, 0 kB of memory, 1.0 s of CPU","1, 2","64 MB, 3.0 s of CPU",32x,3.0x,"32.0 B, 1500 ns",1.00 ms to 20 ms,bounded` + "\n"
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestAttacksHaveNamesOfTheirOwn(t *testing.T) {
-	seen := make(map[string]bool)
-	for _, a := range slices.Concat(Core.Attacks, flaws) {
-		if seen[a.Name] {
-			t.Errorf("%s is there twice", a.Name)
-		}
-		seen[a.Name] = true
-		if a.Full == 0 || a.Short == 0 || a.Run == nil || a.What == "" {
-			t.Errorf("%s lacks something", a.Name)
-		}
-		if strings.Count(a.What, "%") > 1 {
-			t.Errorf("%s: %q", a.Name, a.What)
-		}
 	}
 }
 

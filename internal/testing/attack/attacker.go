@@ -5,16 +5,14 @@ package attack
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/wire"
+	"github.com/nearcall/nearcall"
 )
 
 // An Attack is something that a peer can do to a server.
@@ -24,17 +22,16 @@ type Attack struct {
 	Before string // what it cost the version of nearcall that it was found on
 	Path   Path   // of both the attack and the honest client
 
-	Full, Short int // the count, in the full and the short form; each attack defines what it counts
+	Full, Short int // the count, with -full and without; each attack defines what it counts
 	Run         func(*Attacker) error
 	Known       *Excuse // a known cost that was not fixed; nil for none
 
-	lacks   func() string // why the system lacks a defence, so that the attack is left out; nil for attacks that need none
-	asked   bool          // the cost is what the service does for any client that asks, so CPU and latency are not judged
-	env     []string      // additional environment of the server
-	server  []string      // arguments of the server
-	flaw    string        // of the server; see flaws.go
-	release time.Duration // how soon the server must free memory although the attacker stays; 0 for never
-	stop    bool          // stop the server while the attacker is still connected
+	lacks   func() string           // why the system lacks a defence, so that the attack is left out; nil for attacks that need none
+	asked   bool                    // the cost is what the service does for any client that asks, so CPU and latency are not judged
+	env     []string                // additional environment of the server
+	server  []nearcall.ServerOption // of the server, beside the Program's
+	release time.Duration           // how soon the server must free memory although the attacker stays; 0 for never
+	stop    bool                    // stop the server while the attacker is still connected
 }
 
 // An Excuse is what an attack may cost beyond the bounds.
@@ -92,30 +89,24 @@ type report struct {
 	Error       string // why the attack could not be made; empty if it could
 }
 
-// attackerMain makes an attack when it is told to, and keeps its connections until its
-// standard input ends.
-func (p *Program) attackerMain(args []string) error {
-	if len(args) != 4 {
-		return errors.New("it needs the attack, the count, the time limit and the addresses")
+// attack is the attacker's process. It makes an attack when it is told to, and keeps its connections until
+// its standard input ends.
+func (p *Program) attack(at *Attack, args []string) error {
+	if len(args) != 3 {
+		return errors.New("it needs the count, the time limit and the addresses")
 	}
-	all := slices.Concat(p.Attacks, flaws)
-	i := slices.IndexFunc(all, func(a *Attack) bool { return a.Name == args[0] })
-	if i < 0 {
-		return errors.New("no such attack")
-	}
-	a := &Attacker{}
+	a := &Attacker{over: at.Path}
 	var err error
-	if a.Count, err = strconv.Atoi(args[1]); err != nil {
+	if a.Count, err = strconv.Atoi(args[0]); err != nil {
 		return err
 	}
-	limit, err := time.ParseDuration(args[2])
+	limit, err := time.ParseDuration(args[1])
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal([]byte(args[3]), &a.at); err != nil {
+	if err := json.Unmarshal([]byte(args[2]), &a.at); err != nil {
 		return err
 	}
-	a.over = all[i].Path
 	return obey(struct{}{}, func(command string) any {
 		a.Until = time.Now().Add(limit)
 		if command == "probe" {
@@ -125,7 +116,7 @@ func (p *Program) attackerMain(args []string) error {
 			a.Sent.Store(0)
 			return report{}
 		}
-		return p.report(a, all[i].Run(a))
+		return p.report(a, at.Run(a))
 	})
 }
 
@@ -138,72 +129,10 @@ func (p *Program) report(a *Attacker, err error) report {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		r.Note = "the server did not take all of it in time"
-	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET), errors.Is(err, errDeclined), p.Declines != nil && p.Declines(err):
+	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET), p.Declines != nil && p.Declines(err):
 		r.Note = err.Error()
 	default:
 		r.Error = err.Error()
 	}
 	return r
-}
-
-// probe makes an ordinary call with the attacks' own protocol code.
-func probe(a *Attacker) error {
-	p, err := a.dial(a.over)
-	if err != nil {
-		return err
-	}
-	defer p.conn.Close()
-	if err := p.greet(wire.MinWindow, wire.MinWindow); err != nil {
-		return err
-	}
-	if err := p.call("EmptyCall", nil); err != nil {
-		return fmt.Errorf("an ordinary call by the attacker's own means: %w", err)
-	}
-	return nil
-}
-
-// dial connects without sending anything.
-func (a *Attacker) dial(over Path) (*peer, error) {
-	if over == overShm {
-		r, err := dialRing(a.at[overShm], a.Until)
-		if err != nil {
-			return nil, err
-		}
-		a.Hold(r)
-		return &peer{conn: r, sent: &a.Sent}, nil
-	}
-	if over == overWS {
-		return a.upgrade(true)
-	}
-	conn, err := dialSocket(a.at[over], a.Until)
-	if err != nil {
-		return nil, err
-	}
-	a.Hold(conn)
-	return &peer{conn: conn, sent: &a.Sent}, nil
-}
-
-// enter connects, greets with the smallest windows, and reads and discards everything.
-func (a *Attacker) enter(over Path) (*peer, error) {
-	p, err := a.dial(over)
-	if err != nil {
-		return nil, err
-	}
-	p.drain()
-	return p, p.greet(wire.MinWindow, wire.MinWindow)
-}
-
-// repeat calls step n times, and writes what step has appended in large pieces.
-func (p *peer) repeat(n int, step func(b []byte) []byte) error {
-	const enough = 60 << 10
-	b := make([]byte, 0, 2*enough)
-	for range n {
-		if b = step(b); len(b) > enough {
-			if err := p.write(b); err != nil {
-				return err
-			}
-			b = b[:0]
-		}
-	}
-	return p.write(b)
 }

@@ -17,6 +17,7 @@ const (
 	timesCPU    = 10
 
 	memoryFloor = 32 << 20
+	busyFloor   = 128 << 20 // without -full: garbage waits for a processor
 	cpuFloor    = 100 * time.Millisecond
 
 	// After an attacker has gone, at most memoryFloor may stay allocated, or after the
@@ -42,15 +43,15 @@ const (
 // is enough.
 const tries = 3
 
-// judge records which bounds the attack exceeded. Latency is not judged in the short form,
-// since the machine may be busy with other tests.
-func judge(r *result, short bool) {
-	r.judgeCost()
+// judge records which bounds the attack exceeded. Times are judged only if full is set: otherwise the machine may be
+// busy with other tests.
+func judge(r *result, full bool) {
+	r.judgeCost(full)
 	if r.died != "" {
 		r.say("%s", r.died)
 		return
 	}
-	r.judgeServing(short)
+	r.judgeServing(full)
 }
 
 func (r *result) say(format string, args ...any) {
@@ -72,26 +73,30 @@ func (r *result) excused(format string, args ...any) {
 }
 
 // judgeCost judges what the attack cost the server.
-func (r *result) judgeCost() {
+func (r *result) judgeCost(full bool) {
 	var known Excuse
 	if r.attack.Known != nil {
 		known = *r.attack.Known
 	}
-	if x := r.memoryRatio(); r.server.memory > memoryFloor && x > timesMemory {
+	floor := int64(memoryFloor)
+	if !full {
+		floor = busyFloor
+	}
+	if x := r.memoryRatio(); r.server.memory > floor && x > timesMemory {
 		say := r.say
 		if r.server.memory <= known.Memory+known.Each*int64(r.count) {
 			say = r.excused
 		}
 		say("memory %.0fx", x)
 	}
-	if x := r.cpuRatio(); !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
+	if x := r.cpuRatio(); full && !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
 		say := r.sayTime
 		if x <= known.CPU {
 			say = r.excused
 		}
 		say("CPU %.0fx", x)
 	}
-	if r.busy && r.cpuRatio() > 1 {
+	if full && r.busy && r.cpuRatio() > 1 {
 		r.sayTime("busy at the end")
 	}
 	if n := r.server.descriptors; n > max(descriptorFloor, timesDescriptors*r.attacker.descriptors) {
@@ -103,8 +108,8 @@ func (r *result) judgeCost() {
 }
 
 // judgeServing judges how the server serves during and after the attack.
-func (r *result) judgeServing(short bool) {
-	if r.attack.release > 0 && r.held > memoryFloor && !short {
+func (r *result) judgeServing(full bool) {
+	if r.attack.release > 0 && r.held > memoryFloor && full {
 		r.say("%s held for more than %s", size(r.held), r.attack.release)
 	}
 	if r.kept > r.mayKeep() {
@@ -125,7 +130,7 @@ func (r *result) judgeServing(short bool) {
 			r.say("a new client fails: %s", n.Failure)
 		}
 	}
-	if most := max(latencyFloor, timesLatency*r.before.P99); !short && !r.attack.asked && r.during.P99 > most {
+	if most := max(latencyFloor, timesLatency*r.before.P99); full && !r.attack.asked && r.during.P99 > most {
 		r.sayTime("p99 of %s", shortly(r.during.P99))
 	}
 }

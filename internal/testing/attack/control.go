@@ -30,17 +30,14 @@ var errNoAnswer = errors.New("no answer")
 // start starts a child, which is killed when ctx is done. It decodes the child's first line
 // into hello.
 func start(ctx context.Context, hello any, env []string, role string, args ...string) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	c := &child{
-		cmd:     exec.CommandContext(ctx, self, append([]string{role}, args...)...),
+		cmd:     exec.CommandContext(ctx, executable, append([]string{role}, args...)...),
 		answers: make(chan []byte, 1),
 		done:    make(chan struct{}),
 	}
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stderr = &c.stderr
+	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,7 @@ package attack
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,41 +13,22 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// The honest client makes a small call every honestPace, with a timeout of honestLimit.
-const (
-	honestPace  = 2 * time.Millisecond
-	honestLimit = 5 * time.Second
-)
+// honestLimit is the timeout of the honest client's calls.
+const honestLimit = 10 * time.Second
 
-// A phase is what an honest client has measured since the last command.
+// A phase is what an honest client has measured in a part of a trial.
 type phase struct {
 	Calls, Failed int // calls that have ended
 	P50, P99, Max time.Duration
 	Failure       string // of the last failed call
 }
 
-// honestMain calls the server at the target in args until its standard input ends. It
-// answers each command with a phase.
-func (p *Program) honestMain(args []string) error {
-	if len(args) != 1 {
-		return errors.New("it needs the target")
-	}
-	conn, err := nearcall.NewClient(args[0], p.Client...)
-	if err != nil {
-		return err
-	}
-	h := &honest{client: testpb.NewTestServiceClient(conn)}
-	go func() {
-		for {
-			h.call()
-			time.Sleep(honestPace)
-		}
-	}()
-	return obey(struct{}{}, func(string) any { return h.next() })
-}
-
-type honest struct {
-	client testpb.TestServiceClient
+// A client is an honest one.
+type client struct {
+	conn  *nearcall.ClientConn
+	stub  testpb.TestServiceClient
+	stop  chan struct{}
+	ended sync.WaitGroup
 
 	mu     sync.Mutex
 	begun  time.Time // of the current call; zero if there is none
@@ -56,38 +37,63 @@ type honest struct {
 	last   error
 }
 
-func (h *honest) call() {
+func newClient(target string, opts []nearcall.DialOption) (*client, error) {
+	conn, err := nearcall.NewClient(target, opts...)
+	return &client{conn: conn, stub: testpb.NewTestServiceClient(conn), stop: make(chan struct{})}, err
+}
+
+// run makes a small call in each period until the client is closed.
+func (c *client) run(period time.Duration) {
+	pause := time.NewTicker(period)
+	defer pause.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-pause.C:
+			c.call()
+		}
+	}
+}
+
+func (c *client) close() {
+	close(c.stop)
+	_ = c.conn.Close()
+	c.ended.Wait()
+}
+
+func (c *client) call() {
 	ctx, cancel := context.WithTimeout(context.Background(), honestLimit)
 	defer cancel()
 	begun := time.Now()
-	h.mu.Lock()
-	h.begun = begun
-	h.mu.Unlock()
-	_, err := h.client.EmptyCall(ctx, &testpb.Empty{})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.took = append(h.took, time.Since(begun))
-	h.begun = time.Time{}
+	c.mu.Lock()
+	c.begun = begun
+	c.mu.Unlock()
+	_, err := c.stub.EmptyCall(ctx, &testpb.Empty{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = append(c.took, time.Since(begun))
+	c.begun = time.Time{}
 	if err != nil {
-		h.failed++
-		h.last = err
+		c.failed++
+		c.last = err
 	}
 }
 
 // next ends a phase and starts another. The current call's time so far counts in the
 // latencies, but the call itself counts in the phase that it ends in.
-func (h *honest) next() phase {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	calls := len(h.took)
-	if !h.begun.IsZero() {
-		h.took = append(h.took, time.Since(h.begun))
+func (c *client) next() phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls := len(c.took)
+	if !c.begun.IsZero() {
+		c.took = append(c.took, time.Since(c.begun))
 	}
-	took := sortedCopy(h.took)
-	p := phase{Calls: calls, Failed: h.failed, P50: percentile(took, 50), P99: percentile(took, 99), Max: percentile(took, 100)}
-	if h.last != nil {
-		p.Failure = h.last.Error()
+	slices.Sort(c.took)
+	p := phase{Calls: calls, Failed: c.failed, P50: percentile(c.took, 50), P99: percentile(c.took, 99), Max: percentile(c.took, 100)}
+	if c.last != nil {
+		p.Failure = c.last.Error()
 	}
-	h.took, h.failed, h.last = h.took[:0], 0, nil
+	c.took, c.failed, c.last = c.took[:0], 0, nil
 	return p
 }

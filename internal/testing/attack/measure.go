@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -183,11 +182,4 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 		return 0
 	}
 	return sorted[(len(sorted)-1)*p/100]
-}
-
-// sortedCopy returns a sorted copy of d.
-func sortedCopy(d []time.Duration) []time.Duration {
-	d = slices.Clone(d)
-	slices.Sort(d)
-	return d
 }

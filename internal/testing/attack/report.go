@@ -97,36 +97,33 @@ func ratio(x float64, small bool) string {
 	return fmt.Sprintf("%.0fx", x)
 }
 
-func printList(out io.Writer, attacks []*Attack) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, a := range attacks {
-		fmt.Fprintf(w, "%s\t%s\n", a.Name, a.describe(a.Full))
+// String returns all that was measured.
+func (r *result) String() string {
+	var b strings.Builder
+	b.WriteString(r.verdict())
+	if !r.made() {
+		return b.String()
 	}
-	_ = w.Flush()
-}
-
-// printProgress prints a line for a measured attack, or all measurements if verbose.
-func printProgress(out io.Writer, r *result, verbose bool) {
-	fmt.Fprintf(out, "%-20s %s\n", r.attack.Name, r.verdict())
 	if r.note != "" {
-		fmt.Fprintf(out, "    cut short: %s\n", r.note)
+		fmt.Fprintf(&b, "\ncut short: %s", r.note)
 	}
-	if !verbose {
-		return
-	}
-	fmt.Fprintf(out, "    server: %s at most, %s held, %s kept, %s of CPU, %d descriptors, %d threads, stopped in %s\n",
+	fmt.Fprintf(&b, "\nserver: %s at most, %s held, %s kept, %s of CPU, %d descriptors, %d threads, stopped in %s",
 		size(r.server.memory), size(r.held), size(r.kept), shortly(r.serverCPU), r.server.descriptors, r.server.threads, shortly(r.stopped))
-	fmt.Fprintf(out, "    attacker: %s sent, %s of memory, %s of CPU, %d descriptors\n",
+	fmt.Fprintf(&b, "\nattacker: %s sent, %s of memory, %s of CPU, %d descriptors",
 		size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU), r.attacker.descriptors)
-	fmt.Fprintf(out, "    for a byte: %s\n", r.perByte())
+	fmt.Fprintf(&b, "\nfor a byte: %s", r.perByte())
 	for _, p := range []struct {
 		when string
 		phase
 	}{{"before", r.before}, {"during", r.during}, {"late", r.newcomer}} {
-		fmt.Fprintf(out, "    honest %s: %d calls, %d failed, p50 %s, p99 %s, at most %s\n",
+		fmt.Fprintf(&b, "\nhonest %s: %d calls, %d failed, p50 %s, p99 %s, at most %s",
 			p.when, p.Calls, p.Failed, shortly(p.P50), shortly(p.P99), shortly(p.Max))
 	}
+	return b.String()
 }
+
+// made reports whether the attack was made.
+func (r *result) made() bool { return r.count > 0 && r.leftOut == "" && r.notMade == "" }
 
 func printTable(out io.Writer, results []*result) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -5,7 +5,6 @@ package attack
 import (
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"runtime"
 	"runtime/debug"
@@ -16,32 +15,17 @@ import (
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // for http1-gzip and json-any
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/nearcall/nearcall"
 )
 
-// serverMain serves with default options until it is told to stop.
-func (p *Program) serverMain(args []string) error {
-	flags := flag.NewFlagSet("server", flag.ExitOnError)
-	dir := flags.String("dir", "", "the directory of the sockets")
-	own := flags.Bool("nogrpc", false, "serve with OtherClients(0)")
-	stay := flags.Bool("noupgrade", false, "serve with DisableSharedMemory()")
-	flawName := flags.String("flaw", "", "the flaw that the server has")
-	_ = flags.Parse(args)
-	opts := slices.Clone(p.Server)
-	if *stay {
-		opts = append(opts, nearcall.DisableSharedMemory())
-	}
-	if *own {
-		opts = append(opts, nearcall.OtherClients(0))
-	}
-	if *flawName != "" {
-		opts = append(opts, nearcall.UnaryInterceptor((&flaw{name: *flawName}).intercept), nearcall.WaitForHandlers(*flawName == "stop"))
-	}
-	s := nearcall.NewServer(opts...)
+// serve is the server's process. It serves with default options until it is told to stop.
+func (p *Program) serve(a *Attack, args []string) error {
+	s := nearcall.NewServer(slices.Concat(p.Server, a.server)...)
 	s.RegisterService(withTake(), service{})
 	hello := make(addresses)
-	for path, target := range p.Listen(*dir) {
+	for path, target := range p.Listen(args[0]) {
 		lis, err := nearcall.Listen(target)
 		if err != nil {
 			return err
@@ -78,6 +62,16 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// withTake returns the test service with the method Take.
+func withTake() *grpc.ServiceDesc {
+	desc := testpb.TestService_ServiceDesc
+	take := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		return &testpb.Empty{}, decode(new(anypb.Any))
+	}
+	desc.Methods = append([]grpc.MethodDesc{{MethodName: "Take", Handler: take}}, desc.Methods...)
+	return &desc
 }
 
 // service is the test service: a small method of each kind.

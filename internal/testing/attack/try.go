@@ -16,6 +16,8 @@ const killAt = 3 << 30
 
 // A pace is how long the parts of a trial take.
 type pace struct {
+	calls   time.Duration // between the honest client's calls
+	look    time.Duration // between looks at the memory of the processes, which can grow by a gigabyte per second
 	before  time.Duration // while the honest client is alone
 	attack  time.Duration // at most
 	quiet   time.Duration // how long the server must be idle to count as done
@@ -27,11 +29,11 @@ type pace struct {
 
 var (
 	fullPace = pace{
-		before: 2 * time.Second, attack: time.Minute, quiet: 2 * time.Second, settle: time.Minute,
+		calls: 2 * time.Millisecond, look: 5 * time.Millisecond, before: 2 * time.Second, attack: time.Minute, quiet: 2 * time.Second, settle: time.Minute,
 		release: 2 * time.Minute, forget: 20 * time.Second, stop: 20 * time.Second,
 	}
 	shortPace = pace{
-		before: 300 * time.Millisecond, attack: 5 * time.Second, quiet: 500 * time.Millisecond, settle: 30 * time.Second,
+		calls: 20 * time.Millisecond, look: 10 * time.Millisecond, before: 200 * time.Millisecond, attack: 5 * time.Second, quiet: 300 * time.Millisecond, settle: 30 * time.Second,
 		forget: 10 * time.Second, stop: 10 * time.Second,
 	}
 )
@@ -66,10 +68,12 @@ type result struct {
 
 // A trial is one attack with its processes.
 type trial struct {
+	program                    *Program
 	attack                     *Attack
 	pace                       pace
 	at                         addresses
-	server, honest, attacker   *child
+	server, attacker           *child
+	honest                     *client
 	watchServer, watchAttacker *watch
 	watches                    sync.Once // ends the watches
 	r                          *result
@@ -77,13 +81,13 @@ type trial struct {
 	perCall                    time.Duration // of CPU time, that the server uses for a call of that client
 }
 
-// try makes one attack and measures it. forget is the Program's.
-func try(ctx context.Context, a *Attack, forget time.Duration, short bool) (*result, error) {
-	t := &trial{attack: a, pace: fullPace, r: &result{attack: a, count: a.Full}}
-	if short {
-		t.pace, t.r.count = shortPace, a.Short
+// try makes one attack and measures it.
+func (p *Program) try(ctx context.Context, a *Attack, full bool) (*result, error) {
+	t := &trial{program: p, attack: a, pace: shortPace, r: &result{attack: a, count: a.Short}}
+	if full {
+		t.pace, t.r.count = fullPace, a.Full
 	}
-	t.pace.forget += forget
+	t.pace.forget += p.Forget
 	dir, err := os.MkdirTemp("", "nearcall-attack-")
 	if err != nil {
 		return nil, err
@@ -104,13 +108,13 @@ func try(ctx context.Context, a *Attack, forget time.Duration, short bool) (*res
 
 // start starts the processes.
 func (t *trial) start(ctx context.Context, dir string) (err error) {
-	args := append([]string{"-dir", dir, "-flaw", t.attack.flaw}, t.attack.server...)
-	if t.server, err = start(ctx, &t.at, t.attack.env, "server", args...); err != nil {
+	if t.server, err = start(ctx, &t.at, t.attack.env, "server", t.attack.Name, dir); err != nil {
 		return err
 	}
-	if t.honest, err = start(ctx, &struct{}{}, nil, "honest", t.at[t.attack.Path]); err != nil {
+	if t.honest, err = newClient(t.at[t.attack.Path], t.program.Client); err != nil {
 		return err
 	}
+	t.honest.ended.Go(func() { t.honest.run(t.pace.calls) })
 	at, err := json.Marshal(t.at)
 	if err != nil {
 		return err
@@ -130,10 +134,13 @@ func (t *trial) start(ctx context.Context, dir string) (err error) {
 }
 
 func (t *trial) end() {
-	for _, c := range []*child{t.server, t.honest, t.attacker} {
+	for _, c := range []*child{t.server, t.attacker} {
 		if c != nil {
 			c.kill()
 		}
+	}
+	if t.honest != nil {
+		t.honest.close()
 	}
 	t.watches.Do(func() {
 		for _, w := range []*watch{t.watchServer, t.watchAttacker} {
@@ -148,15 +155,10 @@ func (t *trial) end() {
 func (t *trial) alone(context.Context) error {
 	warm := t.pace.before / 2
 	time.Sleep(warm)
-	var p phase
-	if err := t.honest.ask("next", 10*time.Second, &p); err != nil {
-		return fmt.Errorf("the honest client: %w", err)
-	}
+	t.honest.next()
 	begun, cpu := time.Now(), t.cpu(t.server)
 	time.Sleep(t.pace.before)
-	if err := t.honest.ask("next", 10*time.Second, &t.r.before); err != nil {
-		return fmt.Errorf("the honest client: %w", err)
-	}
+	t.r.before = t.honest.next()
 	if t.r.before.Failed > 0 {
 		return fmt.Errorf("the honest client before the attack: %s", t.r.before.Failure)
 	}
@@ -189,7 +191,7 @@ func (t *trial) strike(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.watchServer, t.watchAttacker = watchOver(t.server, killAt, t.attack.Path == overShm), watchOver(t.attacker, killAt, false)
+	t.watchServer, t.watchAttacker = watchOver(t.server, t.pace.look, t.attack.Path == overShm), watchOver(t.attacker, t.pace.look, false)
 	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
 
 	var done report
@@ -204,15 +206,11 @@ func (t *trial) strike(ctx context.Context) error {
 	r.sent, r.note = done.Sent, done.Note
 	used := t.cpu(t.server) - serverCPU
 	r.attackerCPU = t.cpu(t.attacker) - attackerCPU
-	if err := t.honest.ask("next", 10*time.Second, &r.during); err != nil {
-		return fmt.Errorf("the honest client: %w", err)
-	}
+	r.during = t.honest.next()
 	r.serverCPU = max(used-time.Duration(r.during.Calls)*t.perCall, 0)
-	if err := t.awaitCall(&r.during); err != nil {
-		return err
-	}
+	t.awaitCall(&r.during)
 	if t.server.alive() {
-		r.newcomer = newcomer(ctx, t.at[t.attack.Path])
+		r.newcomer = t.newcomer()
 	}
 	for _, w := range []*watch{t.watchServer, t.watchAttacker} { // because they run now and then
 		w.count()
@@ -237,14 +235,11 @@ func (t *trial) strike(ctx context.Context) error {
 
 // awaitCall waits for a call of the honest client to end, if none has: the attack may have
 // taken less time than a call can.
-func (t *trial) awaitCall(p *phase) error {
+func (t *trial) awaitCall(p *phase) {
 	for begun := time.Now(); p.Calls == 0 && p.Failed == 0 && time.Since(begun) < 2*honestLimit; {
 		time.Sleep(20 * time.Millisecond)
-		if err := t.honest.ask("next", 10*time.Second, p); err != nil {
-			return fmt.Errorf("the honest client: %w", err)
-		}
+		*p = t.honest.next()
 	}
-	return nil
 }
 
 func (t *trial) footprint(c *child) (footprint, error) {
@@ -304,24 +299,18 @@ func (t *trial) settle() {
 }
 
 // newcomer returns what a client sees that connects now.
-func newcomer(ctx context.Context, target string) (p phase) {
-	c, err := start(ctx, &struct{}{}, nil, "honest", target)
+func (t *trial) newcomer() phase {
+	c, err := newClient(t.at[t.attack.Path], t.program.Client)
 	if err != nil {
 		return phase{Failed: 1, Failure: err.Error()}
 	}
-	defer c.kill()
-	for begun := time.Now(); p.Calls < 5 && time.Since(begun) < 2*honestLimit; {
-		time.Sleep(20 * time.Millisecond)
-		var q phase
-		if err := c.ask("next", 10*time.Second, &q); err != nil {
-			return phase{Failed: 1, Failure: err.Error()}
+	defer c.close()
+	for range 5 {
+		if c.call(); c.last != nil {
+			break
 		}
-		if q.Failure != "" {
-			p.Failure = q.Failure
-		}
-		p.Calls, p.Failed = p.Calls+q.Calls, p.Failed+q.Failed
 	}
-	return p
+	return c.next()
 }
 
 // until waits, for at most limit, until the server has freed what it allocated beyond base,
@@ -356,7 +345,6 @@ func (t *trial) leave(context.Context) error {
 		t.stop()
 	}
 	t.died()
-	t.honest.kill()
 	return nil
 }
 

@@ -9,11 +9,11 @@ import (
 )
 
 // A watch polls a process's footprint and keeps the peak. It kills the process if its
-// memory exceeds a limit.
+// memory exceeds killAt.
 type watch struct {
 	c     *child
-	limit int64 // in bytes
-	files bool  // also count pages of memfds that the process has not touched
+	every time.Duration // between looks at the memory
+	files bool          // also count pages of memfds that the process has not touched
 	stop  chan struct{}
 	ended chan struct{}
 
@@ -23,15 +23,11 @@ type watch struct {
 	killed bool
 }
 
-// Memory is polled often, as an attack can make it grow by a gigabyte per second. Counting
-// descriptors takes longer.
-const (
-	lookEvery  = 5 * time.Millisecond
-	countEvery = 100 * time.Millisecond
-)
+// countEvery is how often descriptors are counted, which takes longer.
+const countEvery = 100 * time.Millisecond
 
-func watchOver(c *child, limit int64, files bool) *watch {
-	w := &watch{c: c, limit: limit, files: files, stop: make(chan struct{}), ended: make(chan struct{})}
+func watchOver(c *child, every time.Duration, files bool) *watch {
+	w := &watch{c: c, every: every, files: files, stop: make(chan struct{}), ended: make(chan struct{})}
 	w.count()
 	go w.run()
 	return w
@@ -39,7 +35,7 @@ func watchOver(c *child, limit int64, files bool) *watch {
 
 func (w *watch) run() {
 	defer close(w.ended)
-	look, count := time.NewTicker(lookEvery), time.NewTicker(countEvery)
+	look, count := time.NewTicker(w.every), time.NewTicker(countEvery)
 	defer look.Stop()
 	defer count.Stop()
 	for {
@@ -70,7 +66,7 @@ func (w *watch) look() bool {
 	w.peak.memory = max(w.peak.memory, memory)
 	w.peak.touched = max(w.peak.touched, f.touched)
 	w.peak.threads = max(w.peak.threads, f.threads)
-	if memory > w.limit {
+	if memory > killAt {
 		w.killed = true
 		_ = w.c.cmd.Process.Kill()
 		return false

@@ -76,7 +76,7 @@ var Imports = []Rule{
 	// What tests need, and programs that run them, is in no product.
 	{Pkg: "internal/testing/chaos", May: []string{".", "internal/link", "internal/options", "internal/testing/...", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
-	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
+	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/testing/leak", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
 	{Pkg: "internal/testing/asking", May: []string{"internal/transport/sock"}},

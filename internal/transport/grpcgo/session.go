@@ -90,10 +90,10 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := s.beginUnary(); err != nil {
 		return err
 	}
-	defer s.endUnary()
 	var reply mem.BufferSlice
 	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
 	err = wait.Outside(wait.WaiterOf(ctx), func() error {
+		defer s.endUnary() // here, as a task that is abandoned does not continue
 		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
 	})
 	delete(c.Header, "content-type")

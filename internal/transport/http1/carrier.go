@@ -12,17 +12,18 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A carrier is what a call needs of that which carries its request: of a connection of HTTP/1.1 that
-// the listener has accepted, which is a [session], or of a request of HTTP/2 or to another HTTP
-// server, which is an [exchange].
+// A carrier is what a call needs of that which carries its request: of a connection of HTTP/1.1
+// that the listener has accepted, which is a [session], or of a request of HTTP/2 or to another
+// HTTP server, which is an [exchange].
 type carrier interface {
 	// accepted returns the acceptor of the calls; nil if the server is stopping.
 	accepted() link.Acceptor
 
-	// serves sets the current call, or nil after it. It returns the reason if the session has ended.
+	// serves sets the current call, or nil after it. It returns the reason if the session has
+	// ended.
 	serves(*stream) error
 
-	stray()               // the rest of the request will not be read
+	leaveBodyUnread()     // the rest of the request will not be read
 	leaves() bool         // the answer must say that the connection is closed after it
 	limitReads(time.Time) // makes reads of the request end at that time, if they have not ended
 	limitWrites()         // makes writes of the answer fail once the client takes nothing of it
@@ -46,15 +47,15 @@ type exchange struct {
 	done    chan struct{}
 	ended   chan struct{}
 
-	mu       sync.Mutex
-	acceptor link.Acceptor // nil until accepted
-	stream   *stream       // nil before and after the call
-	draining bool
-	astray   bool  // the rest of the request will not be read
-	reason   error // why the session has ended; nil if it has not
-	deaf     bool  // reads have ended
-	limited  bool  // writes have a deadline
-	over     bool  // the request was answered: package http must not be used
+	mu          sync.Mutex
+	acceptor    link.Acceptor // nil until accepted
+	stream      *stream       // nil before and after the call
+	draining    bool
+	bodyUnread  bool  // the rest of the request will not be read
+	reason      error // why the session has ended; nil if it has not
+	readsClosed bool  // reads have ended
+	limited     bool  // writes have a deadline
+	over        bool  // the request was answered: package http must not be used
 }
 
 func (s *Server) newExchange(w http.ResponseWriter, r *http.Request, peer link.Peer, accept func(link.Session) link.Acceptor) *exchange {
@@ -130,7 +131,7 @@ func (e *exchange) Drain() <-chan struct{} {
 	e.mu.Unlock()
 	if st != nil {
 		st.begin()
-		st.hurry()
+		st.limitBody()
 	}
 	return e.done
 }
@@ -168,7 +169,7 @@ func (e *exchange) Close(reason error) error {
 		a.Closed(reason)
 	}
 	e.limitWrites()
-	e.limitReads(time.Now().Add(farewell))
+	e.limitReads(time.Now().Add(closeTimeout))
 	return nil
 }
 
@@ -200,11 +201,11 @@ func (e *exchange) serves(st *stream) error {
 	return e.reason
 }
 
-// stray implements [carrier].
-func (e *exchange) stray() {
+// leaveBodyUnread implements [carrier].
+func (e *exchange) leaveBodyUnread() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.astray = true
+	e.bodyUnread = true
 }
 
 // leaves implements [carrier]. Over HTTP/2 package http makes GOAWAY of the answer's field, and
@@ -212,7 +213,7 @@ func (e *exchange) stray() {
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.draining || e.astray && e.major < 2
+	return e.draining || e.bodyUnread && e.major < 2
 }
 
 // localAddr implements [carrier].
@@ -225,7 +226,7 @@ func (e *exchange) window() int { return e.server.opts.Window }
 func (e *exchange) limitReads(t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.deaf && !e.over {
+	if !e.readsClosed && !e.over {
 		_ = e.control.SetReadDeadline(t)
 	}
 }
@@ -234,16 +235,16 @@ func (e *exchange) limitReads(t time.Time) {
 func (e *exchange) endReads() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.astray, e.deaf = true, true
+	e.bodyUnread, e.readsClosed = true, true
 	if !e.over {
 		_ = e.control.SetReadDeadline(time.Now())
 	}
 }
 
-// limitWrites implements [carrier]: a client has stall for each piece, or farewell if the session
-// has ended. The WriteTimeout of another HTTP server stays as it is. The deadline of a stream does
-// not end a write that waits for its connection: that has a limit of its own, which ends the
-// connection.
+// limitWrites implements [carrier]: a client has stall for each piece, or closeTimeout if the
+// session has ended. The WriteTimeout of another HTTP server stays as it is. The deadline of a
+// stream does not end a write that waits for its connection: that has a limit of its own, which
+// ends the connection.
 func (e *exchange) limitWrites() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -253,9 +254,9 @@ func (e *exchange) limitWrites() {
 	e.limited = true
 	patience := stall
 	if e.reason != nil {
-		patience = farewell
+		patience = closeTimeout
 		if e.conn != nil {
-			e.conn.hurry()
+			e.conn.shortenWrites()
 		}
 	}
 	_ = e.control.SetWriteDeadline(time.Now().Add(patience))

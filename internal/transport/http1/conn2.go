@@ -28,7 +28,8 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 		return
 	}
 	c.startAge()
-	// The error does not tell whether package http has taken the connection before it was shut down.
+	// The error does not tell whether package http has taken the connection before it was shut
+	// down.
 	lis := &single{conn: c}
 	_ = c.http.Serve(lis)
 	if lis.conn != nil {
@@ -57,12 +58,12 @@ func (s *Server) end() (open []*conn2) {
 	return open
 }
 
-// Close closes the HTTP/2 connections. All calls have ended. Clients have some time to take the last
-// answers, more if the server stops gracefully.
+// Close closes the HTTP/2 connections. All calls have ended. Clients have some time to take the
+// last answers, more if the server stops gracefully.
 func (s *Server) Close(gracefully bool) {
 	patience := lingering
 	if gracefully {
-		patience = farewell
+		patience = closeTimeout
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -79,8 +80,8 @@ func (s *Server) Close(gracefully bool) {
 	}
 }
 
-// A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both directions,
-// and can write frames of its own between those of package http.
+// A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both
+// directions, and can write frames of its own between those of package http.
 //
 // Invariant: when package http reads a frame's head, it has processed all frames before.
 type conn2 struct {
@@ -110,7 +111,7 @@ type conn2 struct {
 	opened  bool        // the first request has come
 	writing bool        // package http writes, and the write has a deadline
 	telling bool        // tell writes likewise
-	hasty   bool        // a session has ended, and its client has farewell for each write
+	closing bool        // a session has ended, and its client has closeTimeout for each write
 	over    bool        // the connection was closed
 	pings   mux.PingLimit
 }
@@ -142,8 +143,8 @@ const leaveTime = 5 * time.Second
 var leavePing = []byte("nearcall")
 
 // leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
-// GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has made
-// before have come, and package http tells it which was the last. why is for people.
+// GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has
+// made before have come, and package http tells it which was the last. why is for people.
 func (c *conn2) leave(why string) {
 	c.mu.Lock()
 	if c.leaving != nil || c.over {
@@ -219,8 +220,8 @@ func (c *conn2) isLeaving() bool {
 	return c.leaving != nil
 }
 
-// pinged records a PING of the client. It reports whether the client must leave, because it has sent
-// too many.
+// pinged records a PING of the client. It reports whether the client must leave, because it has
+// sent too many.
 func (c *conn2) pinged() bool {
 	idle := c.drain.idle()
 	c.mu.Lock()
@@ -283,8 +284,8 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 	return n, err
 }
 
-// writeExtraLocked writes the extra frames, if what was written ends with a frame. The connection is
-// busy, and is not locked meanwhile.
+// writeExtraLocked writes the extra frames, if what was written ends with a frame. The connection
+// is busy, and is not locked meanwhile.
 func (c *conn2) writeExtraLocked() (err error) {
 	for err == nil && len(c.extra) > 0 && c.sent.between() {
 		extra := c.extra
@@ -305,8 +306,8 @@ func (c *conn2) releaseLocked() {
 	c.out.Signal()
 }
 
-// tell writes frames of the connection between those of package http. If package http is writing, or
-// has not written a frame to its end, they are written later.
+// tell writes frames of the connection between those of package http. If package http is writing,
+// or has not written a frame to its end, they are written later.
 func (c *conn2) tell(frames []byte) {
 	c.out.L.Lock()
 	defer c.out.L.Unlock()
@@ -355,8 +356,8 @@ func (c *conn2) limitWriteLocked() error {
 		return nil // keep the deadline that the listener has set
 	case !c.writing && !c.telling:
 		return c.Conn.SetWriteDeadline(time.Time{})
-	case c.hasty:
-		return c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	case c.closing:
+		return c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
 	}
 	return c.Conn.SetWriteDeadline(time.Now().Add(stall))
 }
@@ -373,12 +374,12 @@ func (c *conn2) open() {
 	}
 }
 
-// hurry shortens the time that the client has for each write.
-func (c *conn2) hurry() {
+// shortenWrites shortens the time that the client has for each write.
+func (c *conn2) shortenWrites() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.hasty {
-		c.hasty = true
+	if !c.closing {
+		c.closing = true
 		_ = c.limitWriteLocked()
 	}
 }

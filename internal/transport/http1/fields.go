@@ -81,7 +81,7 @@ var errFields = errors.New("the header of a request has too many fields")
 // before it closes the connection. refuseFields ends the writes, so that this other answer does
 // not follow its own.
 func (c *conn) refuseFields() error {
-	c.session.stray()
+	c.session.leaveBodyUnread()
 	c.session.limitWrites()
 	text := tooManyFields(c.session.server.maxFields)
 	_, _ = io.WriteString(c.Conn, "HTTP/1.1 431 "+http.StatusText(http.StatusRequestHeaderFieldsTooLarge)+

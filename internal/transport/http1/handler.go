@@ -24,7 +24,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
 	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
-		c.stray()
+		c.leaveBodyUnread()
 	}
 	s.answer(w, r, c, c.handover)
 }
@@ -113,7 +113,7 @@ func asksFor(r *http.Request, protocol string) bool {
 // is left of it, for a short time, and closes the connection.
 func leave(c carrier, w http.ResponseWriter, r *http.Request) {
 	if r.Body != http.NoBody {
-		c.stray()
+		c.leaveBodyUnread()
 		if c.leaves() {
 			w.Header().Set("Connection", "close")
 		}
@@ -158,7 +158,7 @@ func (r *response) call(req *http.Request) {
 			st.Abort(err)
 		}
 	})
-	defer st.watch()()
+	defer st.abortAtDeadline()()
 	left := context.AfterFunc(req.Context(), func() { st.Abort(context.Canceled) })
 	defer left()
 	if err := c.serves(st); err != nil {

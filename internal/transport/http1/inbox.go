@@ -34,7 +34,7 @@ type inbox struct {
 	dropping bool         // nothing is received any more
 	dropped  int          // bytes that were dropped since dropping was set
 	small    bool         // the writer reads the body, before it writes
-	hurried  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
+	timeout  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
 	receiver wait.Cond
 	reader   wait.Cond
 }
@@ -81,13 +81,13 @@ func (s *stream) arrived(b []byte, err error) bool {
 		wait.Unpark(in.receiver.Wake())
 	}
 	for s.isFull() && !in.dropping {
-		if in.hurried != nil {
-			in.hurried.Stop() // the client does not keep the call waiting
+		if in.timeout != nil {
+			in.timeout.Stop() // the client does not keep the call waiting
 		}
 		in.reader.Wait(&s.mu, nil)
 	}
-	if in.hurried != nil {
-		in.hurried.Reset(farewell)
+	if in.timeout != nil {
+		in.timeout.Reset(closeTimeout)
 	}
 	return in.dropped < plenty
 }
@@ -96,8 +96,8 @@ func (s *stream) arrived(b []byte, err error) bool {
 func (s *stream) bodyEnded(err error) {
 	in := &s.in
 	in.ended = err == io.EOF
-	if in.hurried != nil {
-		in.hurried.Stop()
+	if in.timeout != nil {
+		in.timeout.Stop()
 	}
 	if in.err == nil && in.ended {
 		in.err = io.EOF
@@ -112,15 +112,15 @@ func (s *stream) bodyEnded(err error) {
 
 var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
 
-// If the call needs the whole body, hurry aborts the call once nothing of the body has arrived for
-// the time farewell.
-func (s *stream) hurry() {
+// If the call needs the whole body, limitBody aborts the call once nothing of the body has arrived
+// for the time closeTimeout.
+func (s *stream) limitBody() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if in := &s.in; s.request.single && !in.ended && !s.over && in.hurried == nil {
-		in.hurried = time.AfterFunc(farewell, func() { s.Abort(errHalfSent) })
+	if in := &s.in; s.request.single && !in.ended && !s.over && in.timeout == nil {
+		in.timeout = time.AfterFunc(closeTimeout, func() { s.Abort(errHalfSent) })
 		if s.isFull() {
-			in.hurried.Stop()
+			in.timeout.Stop()
 		}
 	}
 }

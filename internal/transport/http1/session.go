@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	lingering = time.Second      // how long the rest of a request is read after its answer
-	farewell  = 5 * time.Second  // how long a session that ends waits for a peer that takes or sends nothing
-	stall     = 30 * time.Second // how long an ended call waits for a peer that takes nothing
-	glance    = time.Second / 2  // how often the session checks whether the peer takes anything
+	lingering      = time.Second      // how long the rest of a request is read after its answer
+	closeTimeout   = 5 * time.Second  // how long a session that ends waits for a peer that takes or sends nothing
+	stall          = 30 * time.Second // how long an ended call waits for a peer that takes nothing
+	stallCheckTime = time.Second / 2  // how often the session checks whether the peer takes anything
 )
 
 // A session is one connection: the [link.Session] of the calls that come over it, one at a
@@ -43,26 +43,26 @@ type session struct {
 	counted  counters.Session
 	writes   atomic.Int64 // how many writes to the connection have ended
 
-	mu       sync.Mutex
-	acceptor link.Acceptor // nil until start
-	stream   *stream       // the call of the current request; nil for none
-	busy     bool          // a request is being answered
-	opened   bool          // the first request has come
-	draining bool          // no more requests after the current one
-	astray   bool          // no further request can be read from the connection, because a body was not read to its end
-	reason   error         // why the session has ended; nil if it has not
-	deaf     bool          // reads have ended, and no deadline may be set for them
-	hungUp   bool          // the session began to drain while no request was being answered, so the connection is closed
-	over     bool          // the connection has ended, or belongs to a WebSocket
+	mu          sync.Mutex
+	acceptor    link.Acceptor // nil until start
+	stream      *stream       // the call of the current request; nil for none
+	busy        bool          // a request is being answered
+	opened      bool          // the first request has come
+	draining    bool          // no more requests after the current one
+	bodyUnread  bool          // no further request can be read from the connection, because a body was not read to its end
+	reason      error         // why the session has ended; nil if it has not
+	readsClosed bool          // reads have ended, and no deadline may be set for them
+	idleClosed  bool          // the session began to drain while no request was being answered, so the connection is closed
+	over        bool          // the connection has ended, or belongs to a WebSocket
 
 	idle, age *time.Timer
 	idleSince time.Time
 
 	// How much of an answer the client has taken: see limitWrites.
-	limited bool
-	watch   *time.Timer // nil until the first answer
-	seen    progress
-	seenAt  time.Time // when seen last changed
+	limited    bool
+	stallTimer *time.Timer // nil until the first answer
+	seen       progress
+	seenAt     time.Time // when seen last changed
 }
 
 // A progress shows what the peer has taken. It changes when the peer takes anything.
@@ -124,25 +124,25 @@ func (c *session) Peer() *link.Peer { return &c.peer }
 // once, because the acceptor will take no calls later.
 func (c *session) Drain() <-chan struct{} {
 	c.mu.Lock()
-	hungUp := c.hangUp()
+	idle := c.beginDrain()
 	st := c.stream
 	c.mu.Unlock()
-	if hungUp {
+	if idle {
 		_ = c.conn.Close()
 	}
 	if st != nil {
 		st.begin()
-		st.hurry()
+		st.limitBody()
 	}
 	return c.done
 }
 
-// hangUp makes the session take no more requests. It reports whether the caller must close the
+// beginDrain makes the session take no more requests. It reports whether the caller must close the
 // connection, because no request is being answered. mu is held.
-func (c *session) hangUp() bool {
+func (c *session) beginDrain() bool {
 	c.drain()
-	c.hungUp = c.hungUp || !c.busy && !c.over
-	return c.hungUp
+	c.idleClosed = c.idleClosed || !c.busy && !c.over
+	return c.idleClosed
 }
 
 // Retire implements [link.Session].
@@ -186,7 +186,7 @@ func (c *session) Close(reason error) error {
 	}
 	c.limitWrites()
 	if st != nil { // its answer might not be written yet
-		c.limitReads(time.Now().Add(farewell))
+		c.limitReads(time.Now().Add(closeTimeout))
 	} else {
 		c.limitReads(time.Now().Add(lingering))
 	}
@@ -200,8 +200,8 @@ func (c *session) changed(state http.ConnState) {
 	case http.StateIdle:
 		c.mu.Lock()
 		c.busy, c.idleSince = false, time.Now()
-		c.takeAsLong()
-		last := c.draining || c.astray
+		c.unlimitWrites()
+		last := c.draining || c.bodyUnread
 		c.mu.Unlock()
 		if last {
 			_ = c.conn.Close()
@@ -211,20 +211,20 @@ func (c *session) changed(state http.ConnState) {
 	}
 }
 
-var errHungUp = errors.New("the client has closed the connection")
+var errClientClosed = errors.New("the client has closed the connection")
 
 // end ends the session because the connection has ended.
 func (c *session) end() {
 	c.mu.Lock()
 	over, a := c.over, c.acceptor
 	c.over, c.busy = true, false
-	c.takeAsLong()
+	c.unlimitWrites()
 	c.stopAges()
 	c.mu.Unlock()
 	if over {
 		return
 	}
-	_ = c.Close(errHungUp)
+	_ = c.Close(errClientClosed)
 	a.Gone()
 }
 
@@ -233,7 +233,7 @@ func (c *session) end() {
 func (c *session) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.astray || c.hungUp || c.reason != nil {
+	if c.bodyUnread || c.idleClosed || c.reason != nil {
 		return false
 	}
 	c.busy = true
@@ -266,21 +266,21 @@ func (c *session) serves(st *stream) error {
 func (c *session) leaves() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.draining || c.astray
+	return c.draining || c.bodyUnread
 }
 
-// stray implements [carrier].
-func (c *session) stray() {
+// leaveBodyUnread implements [carrier].
+func (c *session) leaveBodyUnread() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.astray = true
+	c.bodyUnread = true
 }
 
 // limitReads implements [carrier].
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.deaf {
+	if !c.readsClosed {
 		_ = c.conn.SetReadDeadline(t)
 	}
 }
@@ -289,13 +289,13 @@ func (c *session) limitReads(t time.Time) {
 func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.astray, c.deaf = true, true
+	c.bodyUnread, c.readsClosed = true, true
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the time stall, or for the
-// time farewell if the session has ended. Without this limit a client may take an answer when it
-// likes.
+// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the
+// time stall, or for the time closeTimeout if the session has ended. Without this limit a client
+// may take an answer when it likes.
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
 // it, because Linux wakes the write only when a third of a large buffer is free. So look also
@@ -307,23 +307,23 @@ func (c *session) limitWrites() {
 		return
 	}
 	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling unsent is a system call
-	if c.watch == nil {
-		c.watch = time.AfterFunc(glance, c.look)
+	if c.stallTimer == nil {
+		c.stallTimer = time.AfterFunc(stallCheckTime, c.checkStall)
 	} else {
-		c.watch.Reset(glance)
+		c.stallTimer.Reset(stallCheckTime)
 	}
 }
 
-// takeAsLong removes the limit of writes. mu is held.
-func (c *session) takeAsLong() {
+// unlimitWrites removes the limit of writes. mu is held.
+func (c *session) unlimitWrites() {
 	c.limited = false
-	if c.watch != nil {
-		c.watch.Stop()
+	if c.stallTimer != nil {
+		c.stallTimer.Stop()
 	}
 }
 
-// look makes writes fail if the client has taken nothing for too long.
-func (c *session) look() {
+// checkStall makes writes fail if the client has taken nothing for too long.
+func (c *session) checkStall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.limited {
@@ -336,13 +336,13 @@ func (c *session) look() {
 	}
 	patience := stall
 	if c.reason != nil && p.unsent != unknown {
-		patience = farewell
+		patience = closeTimeout
 	}
 	if now.Sub(c.seenAt) >= patience {
 		_ = c.conn.SetWriteDeadline(now)
 		return
 	}
-	c.watch.Reset(glance)
+	c.stallTimer.Reset(stallCheckTime)
 }
 
 // A conn is the connection of a session that package http uses.
@@ -384,7 +384,7 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
-	if !c.session.opened || c.session.deaf {
+	if !c.session.opened || c.session.readsClosed {
 		return nil // keep the deadline that the listener has set, or the one that has ended reads
 	}
 	return c.Conn.SetReadDeadline(t)
@@ -394,7 +394,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // read the answer: many systems discard what was written if a socket is closed with unread bytes.
 func (c *conn) Close() error {
 	c.session.mu.Lock()
-	linger := c.session.astray && c.session.reason == nil
+	linger := c.session.bodyUnread && c.session.reason == nil
 	c.session.mu.Unlock()
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok && linger && h.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))

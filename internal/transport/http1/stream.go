@@ -217,8 +217,8 @@ func (s *stream) isOver() bool {
 	return s.over
 }
 
-// watch aborts the stream at the request's deadline. The result stops it.
-func (s *stream) watch() (stop func()) {
+// abortAtDeadline aborts the stream at the request's deadline. The result stops it.
+func (s *stream) abortAtDeadline() (stop func()) {
 	if s.request.deadline.IsZero() {
 		return func() {}
 	}

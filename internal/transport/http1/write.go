@@ -156,7 +156,7 @@ func encodingHeader(k kind) string {
 func (r *response) writeHeader(code int) {
 	h := r.w.Header()
 	if r.stream != nil && !r.stream.bodyRead() {
-		r.session.stray()
+		r.session.leaveBodyUnread()
 	}
 	if r.session.leaves() {
 		h.Set("Connection", "close")

@@ -18,8 +18,8 @@ import (
 // [mux.Conn], a [mux.Prompt] and a [mux.Placer].
 type Conn struct {
 	mine, theirs side
-	data         *bell // rung when bytes were published; the socket of the handshake
-	space        *bell // rung when the ring has room again
+	data         *waker // woken when bytes were published; the socket of the handshake
+	space        *waker // woken when the ring has room again
 
 	// The fields in and out are locks, too. A goroutine that uses the memory of a direction holds
 	// its lock, also while it sleeps. Close takes both locks before it unmaps the memory.
@@ -50,8 +50,8 @@ type Conn struct {
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
 	c := &Conn{closed: make(chan struct{})}
 	var err error
-	if c.data, err = newBell(data); err == nil {
-		c.space, err = newBell(space)
+	if c.data, err = newWaker(data); err == nil {
+		c.space, err = newWaker(space)
 	}
 	var mine, theirs side
 	if err == nil {
@@ -121,7 +121,7 @@ func (c *Conn) read(b []byte) (int, error) {
 	}
 	n, wanted, err := c.in.read(b)
 	if wanted {
-		c.space.ring()
+		c.space.wake()
 	}
 	return n, err
 }
@@ -148,11 +148,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if !sleeps {
 			continue
 		}
-		bells, err := c.data.wait()
+		wakeUps, err := c.data.wait()
 		if c.isClosed() {
 			return 0, net.ErrClosed
 		}
-		if wrong := c.in.wokenBy(bells); wrong != nil {
+		if wrong := c.in.wokenBy(wakeUps); wrong != nil {
 			return 0, wrong
 		}
 		if err != nil {
@@ -187,7 +187,7 @@ func (c *Conn) write(all ...[]byte) (n int, err error) {
 		}
 		n += put
 		if put > 0 && c.out.publish() {
-			c.data.ring()
+			c.data.wake()
 		}
 		if put < len(b) {
 			break
@@ -218,12 +218,12 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if !waits {
 			continue
 		}
-		bells, err := c.space.wait()
+		wakeUps, err := c.space.wait()
 		if c.isClosed() {
 			return n, net.ErrClosed
 		}
 		vain++
-		if wrong := c.out.wokenBy(bells); wrong != nil {
+		if wrong := c.out.wokenBy(wakeUps); wrong != nil {
 			return n, wrong
 		}
 		if err == io.EOF {

@@ -234,9 +234,9 @@ func TestWhatWasWrittenIsReadBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// If a peer closes its end with an unread bell in the socket, the system reports a reset to
+// If a peer closes its end with an unread wake-up in the socket, the system reports a reset to
 // this side.
-func TestABellThatNobodyHeardIsNoErrorAtTheEnd(t *testing.T) {
+func TestAnUnreadWakeUpIsNoErrorAtTheEnd(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		if sleeps, err := peer.in.startSleeping(); !sleeps || err != nil {
 			t.Fatal(sleeps, err)
@@ -415,7 +415,7 @@ func TestAConnectionsPeerBreaksTheRules(t *testing.T) {
 		done := reads(c)
 		sleeps(t, c)
 		peer.mine.word(atTail).Store(ringSize + 1)
-		peer.data.ring()
+		peer.data.wake()
 		if got := soon(t, "Read", done); got.n != 0 || !errors.Is(got.err, errBroken) {
 			t.Error(got)
 		}
@@ -425,7 +425,7 @@ func TestAConnectionsPeerBreaksTheRules(t *testing.T) {
 		done = writes(c, 2*ringSize)
 		waits(t, c)
 		peer.mine.word(atHead).Store(ringSize + 1)
-		peer.space.ring()
+		peer.space.wake()
 		if got := soon(t, "Write", done); got.n != ringSize || !errors.Is(got.err, errBroken) {
 			t.Error(got)
 		}
@@ -475,13 +475,13 @@ func TestCloseAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A bubbled is one end of a connection of shared memory whose bells are channels, as
+// A bubbled is one end of a connection of shared memory whose wakers are channels, as
 // package synctest does not see waits for a socket. It is no [mux.Prompt], because time
 // does not pass in a bubble while a session polls.
 type bubbled struct {
 	conn       *Conn
 	peer       *bubbled
-	data, room chan struct{} // bells
+	data, room chan struct{} // wake-ups
 	closed     chan struct{}
 	once       sync.Once
 
@@ -490,9 +490,9 @@ type bubbled struct {
 	moved    chan struct{} // closed when the deadline changes
 }
 
-func ring(bell chan struct{}) {
+func ring(wake chan struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }

@@ -64,9 +64,9 @@ func TestAPeerCannotReturnADraft(t *testing.T) {
 	a.close()
 }
 
-// Whatever users and peers do, and in whichever order, a slab is used again only when its user is done
-// and the peer has returned its message. A peer returns nothing but what it was sent. The memory is
-// unmapped when the arena is closed and nobody writes.
+// Whatever users and peers do, and in whichever order, a slab is used again only when its user is
+// done and the peer has returned its message. A peer returns nothing but what it was sent. The
+// memory is unmapped when the arena is closed and nobody writes.
 func FuzzArena(f *testing.F) {
 	for _, script := range scripts(200, 600) {
 		f.Add(script)

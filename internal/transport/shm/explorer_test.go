@@ -130,7 +130,7 @@ type world struct {
 	scene
 	ringBytes []byte
 	words     [4]uint64 // tail, head, asleep, wants
-	tokens    [2]byte   // unread bells, for data and for room
+	tokens    [2]byte   // unread wake-ups, for data and for room
 	actors    [2]*actor
 	could     []bool // for each step, whether both actors could have taken it
 	trace     []deed
@@ -148,7 +148,7 @@ type actor struct {
 	yield   func(string) bool
 	history []byte
 	does    string // its next operation
-	needs   *byte  // the bells that it waits for; nil if it does not wait
+	needs   *byte  // the wake-ups that it waits for; nil if it does not wait
 	over    bool
 }
 
@@ -208,7 +208,7 @@ func (w *world) couldAt(step int) bool { return w.could[step] }
 type deed struct {
 	actor int
 	does  string
-	v     byte // the value that was loaded or stored, or the number of bells
+	v     byte // the value that was loaded or stored, or the number of wake-ups
 }
 
 // story lists the steps, in a column for each actor.
@@ -283,20 +283,20 @@ func (a *actor) word(i int) word {
 	return stepping{a, []string{"tail", "head", "asleep", "wants"}[i], i < 2, &a.w.words[i]}
 }
 
-func (a *actor) ring(bell int) {
-	a.before([]string{"rings for data", "rings for room"}[bell])
-	a.w.tokens[bell]++
-	a.did(a.w.tokens[bell])
+func (a *actor) ring(wake int) {
+	a.before([]string{"wakes for data", "wakes for room"}[wake])
+	a.w.tokens[wake]++
+	a.did(a.w.tokens[wake])
 }
 
-// wait waits for bells, and returns their number.
-func (a *actor) wait(bell int) int {
-	a.needs = &a.w.tokens[bell]
-	a.before([]string{"waits for data", "waits for room"}[bell])
+// wait waits for wake-ups, and returns their number.
+func (a *actor) wait(wake int) int {
+	a.needs = &a.w.tokens[wake]
+	a.before([]string{"waits for data", "waits for room"}[wake])
 	a.needs = nil
-	n := a.w.tokens[bell]
+	n := a.w.tokens[wake]
 	a.did(n)
-	a.w.tokens[bell] = 0
+	a.w.tokens[wake] = 0
 	return int(n)
 }
 
@@ -339,7 +339,7 @@ func (w *world) send(a *actor) {
 		b := sent(from, from+n)
 		from += n
 		for vain := 0; ; {
-			a.knows(uint64(from), uint64(len(b)), s.sent, s.received, s.waits, s.rung, s.heard, uint64(vain))
+			a.knows(uint64(from), uint64(len(b)), s.sent, s.received, s.waits, s.wakeUpFor, s.wakeUps, uint64(vain))
 			n, err := s.put(b)
 			if err != nil {
 				a.fails(err)
@@ -373,7 +373,7 @@ func (w *world) receive(a *actor) {
 	b := make([]byte, w.read)
 	vain := 0
 	for w.got < w.total() {
-		a.knows(uint64(w.got), r.received, r.sent, r.sleeps, r.rung, r.heard, uint64(vain))
+		a.knows(uint64(w.got), r.received, r.sent, r.sleeps, r.wakeUpFor, r.wakeUps, uint64(vain))
 		n, wanted, err := r.read(b)
 		if err != nil {
 			a.fails(err)

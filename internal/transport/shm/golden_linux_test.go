@@ -43,14 +43,14 @@ func TestGoldenWords(t *testing.T) {
 		}
 	}
 	all := []moment{}
-	step := func(does string, f func() (rings bool, bell string)) {
+	step := func(does string, f func() (rings bool, wake string)) {
 		t.Helper()
-		rings, bell := f()
+		rings, wake := f()
 		if !rings {
-			bell = ""
+			wake = ""
 		}
 		// Each side's words as the other side maps them.
-		all = append(all, moment{does, bell, words(theirs[1].segment), words(theirs[0].segment)})
+		all = append(all, moment{does, wake, words(theirs[1].segment), words(theirs[0].segment)})
 	}
 	must := func(ok bool, err error) {
 		t.Helper()
@@ -67,9 +67,9 @@ func TestGoldenWords(t *testing.T) {
 	}
 	receive := func(n int) func() (bool, string) {
 		return func() (bool, string) {
-			got, bell, err := server.read(make([]byte, n))
+			got, wake, err := server.read(make([]byte, n))
 			must(got == n, err)
-			return bell, "room"
+			return wake, "room"
 		}
 	}
 	const line = "nearcall/1\n"

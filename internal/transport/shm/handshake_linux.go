@@ -21,7 +21,7 @@ import (
 // has chosen can block forever.
 
 // answerFiles is the number of descriptors in an answer that accepts an offer: the memory, and the
-// client's end of the socket for the bell that announces room.
+// client's end of the socket that announces room.
 const answerFiles = 2
 
 // Offer offers shared memory over conn, and returns the connection that replaces conn. Its memory
@@ -188,7 +188,7 @@ func (s *Server) retry(ctx context.Context, try func() error) {
 // offer must be declined, refused says why, and nothing was sent.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
-	if in.hungUp() {
+	if in.peerClosed() {
 		return nil, nil, io.EOF
 	}
 	if c, refused = s.propose(in.conn, body); refused != nil {

@@ -35,7 +35,7 @@ func theOffer() []byte { return appendOffer(nil, offer{version, features}) }
 type kit struct {
 	t     testing.TB
 	terms terms
-	files []int // the memory and the bell
+	files []int // the memory and the room socket
 	undo  []func()
 }
 
@@ -122,7 +122,7 @@ var wrongMemory = map[string]func(k *kit) int{
 	"a regular file":             (*kit).regularFile,
 	"a pipe":                     (*kit).pipe,
 	"a socket":                   func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_STREAM) },
-	"the bell":                   func(k *kit) int { return k.files[1] },
+	"the room socket":            func(k *kit) int { return k.files[1] },
 	"memory without a seal":      func(k *kit) int { return k.memory(k.terms.layout.size(), 0, magic, magic) },
 	"memory that may shrink":     func(k *kit) int { return k.unsealed(unix.F_SEAL_SHRINK) },
 	"memory that may grow":       func(k *kit) int { return k.unsealed(unix.F_SEAL_GROW) },
@@ -134,8 +134,8 @@ var wrongMemory = map[string]func(k *kit) int{
 	"memory that does not go on": func(k *kit) int { return k.memory(k.terms.layout.size(), seals, magic) },
 }
 
-// wrongBells are descriptors that a client must not accept as a bell.
-var wrongBells = map[string]func(k *kit) int{
+// wrongRoomSockets are descriptors that a client must not accept as the room socket.
+var wrongRoomSockets = map[string]func(k *kit) int{
 	"a regular file":     (*kit).regularFile,
 	"a pipe":             (*kit).pipe,
 	"memory":             func(k *kit) int { return k.files[0] },
@@ -241,12 +241,12 @@ func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
 	leavesNothing(t, func() {
 		client, server := connected(t)
 		var own []int
-		for _, b := range []*bell{client.data, client.space} {
+		for _, b := range []*waker{client.data, client.space} {
 			if err := b.raw.Control(func(fd uintptr) { own = append(own, int(fd)) }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, b := range []*bell{client.space, client.data} {
+		for _, b := range []*waker{client.space, client.data} {
 			_ = send(b.conn, []byte{1}, own...) // must fail
 		}
 		_ = client.Close()
@@ -282,20 +282,20 @@ func TestAServersClientGoesWrong(t *testing.T) {
 		broken bool
 		taken  bool
 	}{
-		"it says nothing":                 {offer: []byte{}},
-		"half a line":                     {offer: []byte(Line[:7])},
-		"a line alone":                    {offer: []byte(Line)},
-		"half an offer":                   {offer: theOffer()[:len(Line)+2]},
-		"an empty offer":                  {offer: body(), why: "its offer is too short", broken: true},
-		"a version alone":                 {offer: body(1), why: "its offer is too short", broken: true},
-		"half a number":                   {offer: body(1, 0x80), why: "its offer is too short", broken: true},
-		"a number without end":            {offer: body(append(slices.Repeat([]byte{0xff}, 20), 0)...), why: "more than 64 bits", broken: true},
-		"version 0":                       {offer: body(0, 0), why: "no version 0", broken: true},
-		"a later version":                 {offer: body(200, 3, 0xff, 0xff, 0x03, 0, 1, 2, 3), says: "+", taken: true},
-		"no verdict":                      {},
-		"it declines":                     {says: "-", socket: true},
-		"a verdict that makes no sense":   {says: "x", broken: true},
-		"a verdict and a bell, as it may": {says: "+\x01", taken: true},
+		"it says nothing":                    {offer: []byte{}},
+		"half a line":                        {offer: []byte(Line[:7])},
+		"a line alone":                       {offer: []byte(Line)},
+		"half an offer":                      {offer: theOffer()[:len(Line)+2]},
+		"an empty offer":                     {offer: body(), why: "its offer is too short", broken: true},
+		"a version alone":                    {offer: body(1), why: "its offer is too short", broken: true},
+		"half a number":                      {offer: body(1, 0x80), why: "its offer is too short", broken: true},
+		"a number without end":               {offer: body(append(slices.Repeat([]byte{0xff}, 20), 0)...), why: "more than 64 bits", broken: true},
+		"version 0":                          {offer: body(0, 0), why: "no version 0", broken: true},
+		"a later version":                    {offer: body(200, 3, 0xff, 0xff, 0x03, 0, 1, 2, 3), says: "+", taken: true},
+		"no verdict":                         {},
+		"it declines":                        {says: "-", socket: true},
+		"a verdict that makes no sense":      {says: "x", broken: true},
+		"a verdict and a wake-up, as it may": {says: "+\x01", taken: true},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -521,8 +521,8 @@ func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 	}
 }
 
-// Where the socket cannot be used, an offer waits for memory that another connection returns, but not for
-// ever, and not if there will never be enough.
+// Where the socket cannot be used, an offer waits for memory that another connection returns, but
+// not for ever, and not if there will never be enough.
 func TestAnOfferWaitsForMemory(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -657,8 +657,8 @@ func TestAClientsServerGoesWrong(t *testing.T) {
 			return reply{says: yes(k), files: []int{f(k), k.files[1]}}
 		}}
 	}
-	for name, f := range wrongBells {
-		cases[name+" for a bell"] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
+	for name, f := range wrongRoomSockets {
+		cases[name+" for the room socket"] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
 			return reply{says: yes(k), files: []int{k.files[0], f(k)}}
 		}}
 	}

@@ -73,10 +73,10 @@ func (in *incoming) readMore(n int) (err error) {
 	return err
 }
 
-// hungUp reports whether the peer has closed the socket, even if unread bytes are left. A peer
+// peerClosed reports whether the peer has closed the socket, even if unread bytes are left. A peer
 // may leave while it waits. Without this check, clients that come and go could make this side
 // work and hold descriptors for more and more peers that have left.
-func (in *incoming) hungUp() (gone bool) {
+func (in *incoming) peerClosed() (gone bool) {
 	raw, err := in.conn.SyscallConn()
 	if err != nil {
 		return false

@@ -11,8 +11,8 @@ import (
 var ringFaults = []faulty.Fault{
 	{
 		Name: "a sender looks whether the receiver sleeps, and publishes then", File: "ring.go",
-		Old: "s.tail.Store(s.sent)\n\treturn mustRing(s.asleep, &s.rung)",
-		New: "bell := mustRing(s.asleep, &s.rung)\n\ts.tail.Store(s.sent)\n\treturn bell",
+		Old: "s.tail.Store(s.sent)\n\treturn mustWake(s.asleep, &s.wakeUpFor)",
+		New: "wake := mustWake(s.asleep, &s.wakeUpFor)\n\ts.tail.Store(s.sent)\n\treturn wake",
 	},
 	{
 		Name: "a receiver dozes off without a second look", File: "ring.go",
@@ -45,29 +45,29 @@ var ringFaults = []faulty.Fault{
 		New: "r.head.Store(r.received + uint64(len(b)))\n\tn = copy(b, r.ring[at:])\n",
 	},
 	{
-		Name: "a receiver rings for room before half of the ring is empty, and not afterwards", File: "ring.go",
+		Name: "a receiver wakes for room before half of the ring is empty, and not afterwards", File: "ring.go",
 		Old: "if int(r.sent-r.received) <= len(r.ring)/2 {",
 		New: "if int(r.sent-r.received) > len(r.ring)/2 {",
 	},
 	{
-		Name: "a receiver rings for room when half of the ring is empty, and not when more is", File: "ring.go",
+		Name: "a receiver wakes for room when half of the ring is empty, and not when more is", File: "ring.go",
 		Old: "if int(r.sent-r.received) <= len(r.ring)/2 {",
 		New: "if int(r.sent-r.received) == len(r.ring)/2 {",
 	},
 	{
-		Name: "a bell is rung for one sleep only", File: "ring.go",
-		Old: "if v&1 == 0 || v == *rung {",
-		New: "if v&1 == 0 || *rung != 0 {",
+		Name: "only one sleep is woken", File: "ring.go",
+		Old: "if v&1 == 0 || v == *wakeUpFor {",
+		New: "if v&1 == 0 || *wakeUpFor != 0 {",
 	},
 	{
-		Name: "a bell is rung more than once for a sleep", File: "ring.go",
-		Old: "if v&1 == 0 || v == *rung {",
+		Name: "a sleep is woken more than once", File: "ring.go",
+		Old: "if v&1 == 0 || v == *wakeUpFor {",
 		New: "if v&1 == 0 {",
 	},
 	{
-		Name: "a bell that woke nobody is not among those that may have been rung", File: "ring.go",
-		Old: "*heard > w/2",
-		New: "*heard > w/4",
+		Name: "a wake-up that woke nobody is not among those that may have been sent", File: "ring.go",
+		Old: "*total > w/2",
+		New: "*total > w/4",
 	},
 	{
 		Name: "all sleeps have the same number", File: "ring.go",
@@ -106,8 +106,8 @@ var ringFaults = []faulty.Fault{
 	},
 }
 
-// TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes with the functions of
-// ring.go as they are, and with each fault. No wake-up is lost, and all bytes arrive in order.
+// TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes with the functions
+// of ring.go as they are, and with each fault. No wake-up is lost, and all bytes arrive in order.
 func TestNobodySleepsThroughWhatTheOtherDid(t *testing.T) {
 	faulty.Explore(t, []string{"ring.go", "norace.go", "explorer_test.go"}, ringFaults)
 }

@@ -19,19 +19,19 @@ type word interface {
 // cursors in ordinary memory, and publishes copies.
 //
 // A receiver that finds nothing publishes that it sleeps (an odd number in asleep), loads tail
-// again, and only then sleeps. A sender publishes tail, then loads asleep, and rings the bell if
-// that number is odd. Each side stores before it loads, and all these operations have one order.
+// again, and only then sleeps. A sender publishes tail, then loads asleep, and wakes the receiver
+// if that number is odd. Each side stores before it loads, and all these operations have one order.
 // So one of the two loads comes after the other side's store: either the sender sees that the
 // receiver sleeps, or the receiver sees what was sent. A sender that waits for room in a full ring
 // does the same, with wants in place of asleep and head in place of tail.
 //
-// The bell is rung once for each sleep: every sleep has its own odd number. The peer may also
-// ring for a receiver that was about to sleep and then found bytes at its second look. That bell
+// One wake-up is sent for each sleep: every sleep has its own odd number. The peer may also
+// wake a receiver that was about to sleep and then found bytes at its second look. That wake-up
 // stays in the socket, and ends a later sleep early and in vain.
 //
-// So a side never gets more bells than it has slept times: a peer that rings more often is broken.
-// And a side that takes all bells that have arrived is woken in vain at most twice in a row.
-// First, bells left over from earlier sleeps can wake it. After them, one more bell can wake it,
+// So a side never gets more wake-ups than it has slept times: a peer that sends more is broken.
+// And a side that takes all wake-ups that have arrived is woken in vain at most twice in a row.
+// First, wake-ups left over from earlier sleeps can end its sleep. After them, one more can,
 // for bytes that it has already read. The peer does not ring again before it publishes more bytes.
 
 // errBroken is wrapped by errors that mean that the peer violates the protocol.
@@ -46,11 +46,11 @@ type sender struct {
 	head   word // the peer's
 	asleep word // the peer's
 
-	sent     uint64
-	received uint64 // the last value of head
-	waits    uint64 // the value of wants
-	rung     uint64 // the value of asleep that the bell was last rung for
-	heard    uint64 // how often the peer has rung because the ring has room again
+	sent      uint64
+	received  uint64 // the last value of head
+	waits     uint64 // the value of wants
+	wakeUpFor uint64 // the value of asleep that a wake-up was last sent for
+	wakeUps   uint64 // how often the peer has woken this side because the ring has room again
 
 	// extend allocates the next bytes of the ring. It is nil once all of the ring is allocated.
 	// paged is the number of bytes that are allocated.
@@ -112,35 +112,35 @@ func (s *sender) put(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// publish lets the peer see what was put. It reports whether the caller must ring the bell.
+// publish lets the peer see what was put. It reports whether the caller must wake the peer.
 func (s *sender) publish() bool {
 	released()
 	s.tail.Store(s.sent)
-	return mustRing(s.asleep, &s.rung)
+	return mustWake(s.asleep, &s.wakeUpFor)
 }
 
-// mustRing reports whether w says that the peer sleeps, and this sleep was not rung for yet.
-func mustRing(w word, rung *uint64) bool {
+// mustWake reports whether w says that the peer sleeps, and no wake-up was sent for this sleep yet.
+func mustWake(w word, wakeUpFor *uint64) bool {
 	v := w.Load()
-	if v&1 == 0 || v == *rung {
+	if v&1 == 0 || v == *wakeUpFor {
 		return false
 	}
-	*rung = v
+	*wakeUpFor = v
 	return true
 }
 
-// countBells adds bells to the total of a side's wake-ups, and fails if the total exceeds the
+// countWakeUps adds n to the total of a side's wake-ups, and fails if the total exceeds the
 // number of its sleeps. w is the value of the side's word for sleeping; it is even while the side
 // is awake.
-func countBells(heard *uint64, bells int, w uint64) error {
-	if *heard += uint64(bells); *heard > w/2 {
-		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)
+func countWakeUps(total *uint64, n int, w uint64) error {
+	if *total += uint64(n); *total > w/2 {
+		return fmt.Errorf("%w: it has sent %d wake-ups for %d sleeps", errBroken, *total, w/2)
 	}
 	return nil
 }
 
 // maxIdleWakes is how often in a row a side may be woken in vain. A correct peer causes that at
-// most twice, unless more than maxHeard bells are left over.
+// most twice, unless more than maxWakeUps wake-ups are left over.
 const maxIdleWakes = 16
 
 // checkIdleWakes returns an error if n wake-ups in vain in a row are too many.
@@ -148,7 +148,7 @@ func checkIdleWakes(n int) error {
 	if n <= maxIdleWakes {
 		return nil
 	}
-	return fmt.Errorf("%w: it has rung %d times in a row for nothing", errBroken, n)
+	return fmt.Errorf("%w: it has sent %d wake-ups in a row for nothing", errBroken, n)
 }
 
 // startWaiting publishes that the sender waits for room. It reports false if there is room.
@@ -169,11 +169,10 @@ func (s *sender) stopWaiting() {
 	s.wants.Store(s.waits)
 }
 
-// wokenBy calls stopWaiting after a wake-up by the given number of bells, and checks that
-// number.
-func (s *sender) wokenBy(bells int) error {
+// wokenBy calls stopWaiting after n wake-ups, and checks their number.
+func (s *sender) wokenBy(n int) error {
 	s.stopWaiting()
-	return countBells(&s.heard, bells, s.waits)
+	return countWakeUps(&s.wakeUps, n, s.waits)
 }
 
 // A receiver is the reading end of a ring. The peer can change the bytes at any time, so
@@ -186,11 +185,11 @@ type receiver struct {
 	tail  word // the peer's
 	wants word // the peer's
 
-	received uint64
-	sent     uint64 // the last value of tail
-	sleeps   uint64 // the value of asleep
-	rung     uint64 // the value of wants that the bell was last rung for
-	heard    uint64 // how often the peer has rung because bytes have arrived
+	received  uint64
+	sent      uint64 // the last value of tail
+	sleeps    uint64 // the value of asleep
+	wakeUpFor uint64 // the value of wants that a wake-up was last sent for
+	wakeUps   uint64 // how often the peer has woken this side because bytes have arrived
 }
 
 // ready returns how many bytes can be read.
@@ -204,8 +203,8 @@ func (r *receiver) ready() (int, error) {
 }
 
 // read copies as many bytes out of the ring as there are and b has room for, and returns their
-// number. bell reports whether the caller must ring the bell of a peer that waits for room.
-func (r *receiver) read(b []byte) (n int, bell bool, err error) {
+// number. wake reports whether the caller must wake a peer that waits for room.
+func (r *receiver) read(b []byte) (n int, wake bool, err error) {
 	n, err = r.ready()
 	if n == 0 || err != nil {
 		return 0, false, err
@@ -220,9 +219,9 @@ func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	// A peer that waits has filled the ring. This side wakes it when half of the ring is empty,
 	// which happens because this side reads until the ring is empty.
 	if int(r.sent-r.received) <= len(r.ring)/2 {
-		bell = mustRing(r.wants, &r.rung)
+		wake = mustWake(r.wants, &r.wakeUpFor)
 	}
-	return len(b), bell, nil
+	return len(b), wake, nil
 }
 
 // startSleeping publishes that the receiver sleeps. It reports false if there are bytes to
@@ -244,9 +243,8 @@ func (r *receiver) stopSleeping() {
 	r.asleep.Store(r.sleeps)
 }
 
-// wokenBy calls stopSleeping after a wake-up by the given number of bells, and checks that
-// number.
-func (r *receiver) wokenBy(bells int) error {
+// wokenBy calls stopSleeping after n wake-ups, and checks their number.
+func (r *receiver) wokenBy(n int) error {
 	r.stopSleeping()
-	return countBells(&r.heard, bells, r.sleeps)
+	return countWakeUps(&r.wakeUps, n, r.sleeps)
 }

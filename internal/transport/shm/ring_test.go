@@ -94,10 +94,10 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		if !s.publish() {
-			t.Error("the bell of a receiver that sleeps is not rung")
+			t.Error("a receiver that sleeps is not woken")
 		}
 		if s.publish() {
-			t.Error("it is rung for the second time")
+			t.Error("it is woken for the second time")
 		}
 		r.stopSleeping()
 		if sleeps, err := r.startSleeping(); sleeps || err != nil || c.asleep.Load()&1 != 0 {
@@ -106,21 +106,21 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 		if waits, err := s.startWaiting(); !waits || err != nil {
 			t.Fatal("the sender of a full ring:", waits, err)
 		}
-		bells := 0
+		wakeUps := 0
 		for want := 7; want >= 0; want-- {
-			n, bell, err := r.read(make([]byte, 1))
+			n, wake, err := r.read(make([]byte, 1))
 			if n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
-			if bell {
-				bells++
+			if wake {
+				wakeUps++
 				if want != 4 {
-					t.Errorf("the bell for room is rung with %d bytes to receive", want)
+					t.Errorf("the sender is woken with %d bytes to receive", want)
 				}
 			}
 		}
-		if bells != 1 {
-			t.Errorf("the bell for room was rung %d times", bells)
+		if wakeUps != 1 {
+			t.Errorf("the sender was woken %d times", wakeUps)
 		}
 		s.stopWaiting()
 		if waits, err := s.startWaiting(); waits || err != nil || c.wants.Load()&1 != 0 {
@@ -249,7 +249,7 @@ func FuzzControlPage(f *testing.F) {
 					t.Fatalf("put of %d bytes put %d", arg, n)
 				}
 				if s.publish() && peers.asleep.Load()&1 == 0 {
-					t.Fatal("the bell is rung of a peer that does not sleep")
+					t.Fatal("a peer that does not sleep is woken")
 				}
 			case 1:
 				b := bytes.Repeat([]byte{0x55}, arg+8)

@@ -141,17 +141,16 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	}
 	if d.Ordinary != nil {
 		over, native, err := Ask(ctx, conn, auth)
-		var s link.Session
-		if err != nil {
+		switch {
+		case err != nil:
 			_ = conn.Close()
-		} else if !native {
-			counters.Stay(ErrOnlyGRPC)
-			s, err = d.Ordinary(ctx, over, auth)
-		}
-		if err != nil {
 			return nil, fmt.Errorf("%s: %w", d.Target, err)
-		}
-		if s != nil {
+		case !native:
+			counters.Stay(ErrOnlyGRPC)
+			s, err := d.Ordinary(ctx, over, auth)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", d.Target, err)
+			}
 			return s, nil
 		}
 	}

@@ -383,8 +383,8 @@ func (c *Conn) closeFrame() []byte {
 	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
 }
 
-// farewell is how long it may take to write a Close frame and what precedes it.
-const farewell = time.Second
+// closeTimeout is how long it may take to write a Close frame and what precedes it.
+const closeTimeout = time.Second
 
 // Close implements [net.Conn]. It does not block: the Close frame is written in the
 // background.
@@ -415,7 +415,7 @@ func (c *Conn) beginClose() bool {
 		return false
 	}
 	_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
 	return true
 }
 

@@ -239,10 +239,10 @@ func TestCloseDoesNotWait(t *testing.T) {
 				t.Error("it succeeds")
 			}
 		}
-		if d := time.Since(began); d > farewell {
+		if d := time.Since(began); d > closeTimeout {
 			t.Errorf("it takes %v", d)
 		}
-		time.Sleep(farewell)
+		time.Sleep(closeTimeout)
 	})
 }
 

@@ -32,6 +32,14 @@ func onServer(grpc g.ServerOption, near ...nearcall.ServerOption) ServerOption {
 	return serverOption{grpc: []g.ServerOption{grpc}, near: near}
 }
 
+func server1[T any](grpc func(T) g.ServerOption) func(T) ServerOption {
+	return func(v T) ServerOption { return onServer(grpc(v)) }
+}
+
+func server2[T any](grpc func(T) g.ServerOption, near func(T) nearcall.ServerOption) func(T) ServerOption {
+	return func(v T) ServerOption { return onServer(grpc(v), near(v)) }
+}
+
 // missing returns an option that nearcall has for clients of grpc-go only.
 func missing(name string, grpc g.ServerOption) ServerOption {
 	return serverOption{[]g.ServerOption{grpc}, []nearcall.ServerOption{nearcall.GRPCServerOptions(grpc)}, name}
@@ -86,6 +94,18 @@ func forTransport(grpc g.DialOption) DialOption {
 		return dialOption{}
 	}
 	return onClient(grpc)
+}
+
+func client1[T any](grpc func(T) g.DialOption) func(T) DialOption {
+	return func(v T) DialOption { return onClient(grpc(v)) }
+}
+
+func client2[T any](grpc func(T) g.DialOption, near func(T) nearcall.DialOption) func(T) DialOption {
+	return func(v T) DialOption { return onClient(grpc(v), near(v)) }
+}
+
+func transport1[T any](grpc func(T) g.DialOption) func(T) DialOption {
+	return func(v T) DialOption { return forTransport(grpc(v)) }
 }
 
 func mergeClient(opts []DialOption) (all dialOption) {

@@ -12,36 +12,34 @@ import (
 	g "google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/stats"
 )
 
 // Client options that both libraries have under the same name.
 
-func WithInitialWindowSize(n int32) DialOption {
-	return onClient(g.WithInitialWindowSize(n), nearcall.WithInitialWindowSize(n))
-}
-
-func WithInitialConnWindowSize(n int32) DialOption {
-	return onClient(g.WithInitialConnWindowSize(n), nearcall.WithInitialConnWindowSize(n))
-}
+var (
+	WithInitialWindowSize     = client2(g.WithInitialWindowSize, nearcall.WithInitialWindowSize)
+	WithInitialConnWindowSize = client2(g.WithInitialConnWindowSize, nearcall.WithInitialConnWindowSize)
+	WithConnectParams         = client2(g.WithConnectParams, nearcall.WithConnectParams)
+	WithPerRPCCredentials     = client2(g.WithPerRPCCredentials, nearcall.WithPerRPCCredentials)
+	WithContextDialer         = client2(g.WithContextDialer, nearcall.WithContextDialer)
+	WithStatsHandler          = client2(g.WithStatsHandler, nearcall.WithStatsHandler)
+	WithUserAgent             = client2(g.WithUserAgent, nearcall.WithUserAgent)
+	WithKeepaliveParams       = client2(g.WithKeepaliveParams, nearcall.WithKeepaliveParams)
+	WithAuthority             = client2(g.WithAuthority, nearcall.WithAuthority)
+	WithDefaultServiceConfig  = client2(g.WithDefaultServiceConfig, nearcall.WithDefaultServiceConfig)
+	WithMaxHeaderListSize     = client2(g.WithMaxHeaderListSize, nearcall.WithMaxHeaderListSize)
+	WithIdleTimeout           = client2(g.WithIdleTimeout, nearcall.WithIdleTimeout)
+	WithMaxCallAttempts       = client2(g.WithMaxCallAttempts, nearcall.WithMaxCallAttempts)
+)
 
 func WithDefaultCallOptions(opts ...g.CallOption) DialOption {
 	return onClient(g.WithDefaultCallOptions(opts...), nearcall.WithDefaultCallOptions(opts...))
 }
 
-func WithConnectParams(p g.ConnectParams) DialOption {
-	return onClient(g.WithConnectParams(p), nearcall.WithConnectParams(p))
-}
-
 func WithTransportCredentials(c credentials.TransportCredentials) DialOption {
 	return withCredentials(c != nil && c.Info().SecurityProtocol != "insecure",
 		onClient(g.WithTransportCredentials(c), nearcall.WithTransportCredentials(c)))
-}
-
-func WithPerRPCCredentials(c credentials.PerRPCCredentials) DialOption {
-	return onClient(g.WithPerRPCCredentials(c), nearcall.WithPerRPCCredentials(c))
 }
 
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
@@ -52,42 +50,6 @@ func withCredentials(secure bool, opt DialOption) DialOption {
 	o := opt.client()
 	o.secure = []bool{secure}
 	return o
-}
-
-func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
-	return onClient(g.WithContextDialer(dial), nearcall.WithContextDialer(dial))
-}
-
-func WithStatsHandler(h stats.Handler) DialOption {
-	return onClient(g.WithStatsHandler(h), nearcall.WithStatsHandler(h))
-}
-
-func WithUserAgent(ua string) DialOption {
-	return onClient(g.WithUserAgent(ua), nearcall.WithUserAgent(ua))
-}
-
-func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
-	return onClient(g.WithKeepaliveParams(p), nearcall.WithKeepaliveParams(p))
-}
-
-func WithAuthority(name string) DialOption {
-	return onClient(g.WithAuthority(name), nearcall.WithAuthority(name))
-}
-
-func WithDefaultServiceConfig(json string) DialOption {
-	return onClient(g.WithDefaultServiceConfig(json), nearcall.WithDefaultServiceConfig(json))
-}
-
-func WithMaxHeaderListSize(n uint32) DialOption {
-	return onClient(g.WithMaxHeaderListSize(n), nearcall.WithMaxHeaderListSize(n))
-}
-
-func WithIdleTimeout(d time.Duration) DialOption {
-	return onClient(g.WithIdleTimeout(d), nearcall.WithIdleTimeout(d))
-}
-
-func WithMaxCallAttempts(n int) DialOption {
-	return onClient(g.WithMaxCallAttempts(n), nearcall.WithMaxCallAttempts(n))
 }
 
 func WithDisableRetry() DialOption {
@@ -120,9 +82,9 @@ func WithChainStreamInterceptor(is ...StreamClientInterceptor) DialOption {
 
 // Client options that nearcall has under another name.
 
-func WithStaticStreamWindowSize(n int32) DialOption {
-	return onClient(g.WithStaticStreamWindowSize(n), nearcall.WithInitialWindowSize(n))
-}
+var (
+	WithStaticStreamWindowSize = client2(g.WithStaticStreamWindowSize, nearcall.WithInitialWindowSize)
+)
 
 func WithMaxMsgSize(n int) DialOption {
 	return onClient(g.WithMaxMsgSize(n), nearcall.WithDefaultCallOptions(g.MaxCallRecvMsgSize(n)))
@@ -143,25 +105,15 @@ func WithDialer(dial func(string, time.Duration) (net.Conn, error)) DialOption {
 
 // Client options that do nothing for nearcall's own targets.
 
-func WithStaticConnWindowSize(n int32) DialOption {
-	return forTransport(g.WithStaticConnWindowSize(n))
-}
-
-func WithSharedWriteBuffer(share bool) DialOption {
-	return forTransport(g.WithSharedWriteBuffer(share))
-}
-
-func WithWriteBufferSize(n int) DialOption {
-	return forTransport(g.WithWriteBufferSize(n))
-}
-
-func WithReadBufferSize(n int) DialOption {
-	return forTransport(g.WithReadBufferSize(n))
-}
-
-func WithDecompressor(d g.Decompressor) DialOption {
-	return onClient(g.WithDecompressor(d))
-}
+var (
+	WithStaticConnWindowSize = transport1(g.WithStaticConnWindowSize)
+	WithSharedWriteBuffer    = transport1(g.WithSharedWriteBuffer)
+	WithWriteBufferSize      = transport1(g.WithWriteBufferSize)
+	WithReadBufferSize       = transport1(g.WithReadBufferSize)
+	WithDecompressor         = client1(g.WithDecompressor)
+	WithTimeout              = transport1(g.WithTimeout)
+	FailOnNonTempDialError   = transport1(g.FailOnNonTempDialError)
+)
 
 func WithBackoffMaxDelay(d time.Duration) DialOption {
 	return WithBackoffConfig(g.BackoffConfig{MaxDelay: d})
@@ -171,14 +123,6 @@ func WithBackoffConfig(b g.BackoffConfig) DialOption {
 	p := g.ConnectParams{Backoff: backoff.DefaultConfig}
 	p.Backoff.MaxDelay = b.MaxDelay
 	return onClient(g.WithBackoffConfig(b), nearcall.WithConnectParams(p))
-}
-
-func WithTimeout(d time.Duration) DialOption {
-	return forTransport(g.WithTimeout(d))
-}
-
-func FailOnNonTempDialError(fail bool) DialOption {
-	return forTransport(g.FailOnNonTempDialError(fail))
 }
 
 func WithBlock() DialOption {

@@ -1,0 +1,109 @@
+package sock
+
+import (
+	"io"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/mem"
+)
+
+// backlog is the length of the queue of connections to accept. The system reduces it to its limit,
+// as it does with that of package net.
+const backlog = 1<<16 - 1
+
+// claim makes this process the server of lis for the SO_PEERCRED of clients that connect from now
+// on, if lis is a unix socket. Until then it is the process that called listen(2), such as systemd,
+// from which this process has inherited lis.
+func claim(lis net.Listener) {
+	l, ok := bare(lis).(*net.UnixListener)
+	if !ok {
+		return
+	}
+	if raw, err := l.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.Listen(int(fd), backlog) })
+	}
+}
+
+// processOf returns the process at the other end of a unix socket. ok is false for a
+// connection that wraps a socket instead of being one.
+func processOf(conn net.Conn) (p Process, ok bool) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return p, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return p, false
+	}
+	var cred *syscall.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return p, false
+	}
+	return Process{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, true
+}
+
+// namespaceOf returns the network namespace of a socket, or 0 if the system does not tell: before
+// Linux 5.14.
+func namespaceOf(conn syscall.Conn) (namespace uint64) {
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			namespace, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		})
+	}
+	return namespace
+}
+
+// withReady adds ReadOnReady to a, unless reads must go through a connection of another kind.
+func withReady(a askedSocket) net.Conn {
+	switch a.asked.Conn.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return readySocket{a}
+	}
+	return a
+}
+
+type readySocket struct{ askedSocket }
+
+// ReadOnReady reads up to size bytes into a buffer of the pool, once there are any. grpc-go's
+// transport calls it, and so needs no buffer while nothing arrives.
+func (a readySocket) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	if len(a.first) > 0 {
+		b := pool.Get(size)
+		n, err := a.Read(*b)
+		return b, n, err
+	}
+	raw, err := a.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var b *[]byte
+	var n int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		b = pool.Get(size)
+		for {
+			n, failed = syscall.Read(int(fd), *b)
+			if failed != syscall.EINTR {
+				break
+			}
+		}
+		if n <= 0 {
+			pool.Put(b)
+		}
+		return failed != syscall.EAGAIN
+	})
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case failed != nil:
+		return nil, 0, failed
+	case n == 0:
+		return nil, 0, io.EOF
+	}
+	return b, n, nil
+}

@@ -1,0 +1,164 @@
+package quic
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Keepalive.
+//
+// quic-go keeps a connection alive, but does not always notice that the peer is gone. Its PINGs
+// are so small that a restarted server sends no stateless reset for them: a reset must be smaller
+// than the packet that it answers. And when the peer falls silent, quic-go's idle timeout
+// counts not from the last packet that arrived, but from the first that this side sends after it.
+// So a session checks now and then whether packets have arrived. A side that keeps the connection
+// alive sends a larger packet when none have.
+
+// liveness checks whether the peer still sends packets. Guarded by the session's mu.
+type liveness struct {
+	probe time.Duration // how long the peer may be silent before this side sends a packet; 0 for no packets
+	limit time.Duration // how long the peer may be silent before it counts as lost
+
+	timer    *time.Timer
+	next     time.Duration // what the timer was set to
+	received uint64        // packets that have arrived
+	silent   time.Duration // at least for how long no packet has arrived
+	probed   time.Duration // the value of silent when a packet was sent; 0 if none was
+}
+
+// every returns the time between two checks. The field silent lags behind the true time by less
+// than that.
+func (w *liveness) every() time.Duration {
+	if w.probe > 0 {
+		return w.probe / 4
+	}
+	return w.limit / 12
+}
+
+// startLiveness starts the checks. mu is held.
+func (s *session) startLiveness() {
+	w := &s.liveness
+	w.next = w.every()
+	w.timer = time.AfterFunc(w.next, s.look)
+}
+
+// look ends a session whose peer is lost. Because the process may have been suspended, look counts
+// only the time to which the timer was set.
+func (s *session) look() {
+	s.mu.Lock()
+	if s.ended != nil {
+		s.mu.Unlock()
+		return
+	}
+	w := &s.liveness
+	every, n := w.every(), s.conn.ConnectionStats().PacketsReceived
+	left := w.limit - every
+	switch {
+	case n != w.received:
+		w.received, w.silent, w.probed = n, 0, 0
+	default:
+		w.silent += w.next
+		if w.probe > 0 && w.probed == 0 && w.silent >= w.probe-every {
+			w.probed = w.silent
+			s.say(probe)
+		}
+	}
+	if w.probed > 0 {
+		left = w.probed + w.limit - w.probe
+	}
+	if left -= w.silent; left <= 0 {
+		s.mu.Unlock()
+		reason := fmt.Errorf("connection lost: the peer has sent nothing for %v", w.limit)
+		s.end(fmt.Errorf("%s: %w", s.name, reason), false)
+		s.closeConn(wire.ByeClosed, reason.Error())
+		return
+	}
+	w.next = min(every, left)
+	w.timer.Reset(w.next)
+	s.mu.Unlock()
+}
+
+// probe is a frame that means nothing. Its packet is larger than quic-go's stateless resets, which
+// have 42 bytes.
+var probe = append([]byte{42, 0, 0x40, 0}, make([]byte, 40)...)
+
+// ages are a server's limits for the age and the idle time of a connection. The timers are
+// guarded by the session's mu.
+type ages struct {
+	limits    keepalive.ServerParameters
+	idleSince time.Time
+	idle, age *time.Timer
+}
+
+// startTimers starts the timers of a session's life.
+func (s *session) startTimers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startLiveness()
+	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
+		s.ages.idleSince = time.Now()
+		s.ages.idle = time.AfterFunc(d, s.onIdle)
+	}
+	if d := s.ages.limits.MaxConnectionAge; d > 0 {
+		s.ages.age = time.AfterFunc(durations.Age(d), s.onAge)
+	}
+}
+
+// stopTimers stops all timers of a session that has ended.
+func (s *session) stopTimers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// noteIdle records when the last call ended. mu is held.
+func (s *session) noteIdle() {
+	if s.ages.idle != nil && len(s.live) == 0 {
+		s.ages.idleSince = time.Now()
+	}
+}
+
+// onIdle ends a session that has been without calls for MaxConnectionIdle.
+func (s *session) onIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.ages.limits.MaxConnectionIdle
+	if s.ended != nil {
+		return
+	}
+	if len(s.live) == 0 {
+		if left -= time.Since(s.ages.idleSince); left <= 0 {
+			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
+			return
+		}
+	}
+	s.ages.idle.Reset(durations.Recheck(left))
+}
+
+var errOld = errors.New("the connection reached MaxConnectionAge")
+
+// onAge drains a session that has reached MaxConnectionAge. After the grace period, if any, it
+// closes the session.
+func (s *session) onAge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return
+	}
+	if grace := s.ages.limits.MaxConnectionAgeGrace; grace != 0 {
+		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
+	}
+	s.announce() // and not retire: running handlers may still make calls
+	s.leaving = true
+	s.leaveIfIdle()
+}
