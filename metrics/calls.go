@@ -8,7 +8,8 @@
 //	calls.Register(srv)
 //
 // [Read] returns the figures without a server. A [Calls] is an expvar.Var as well. The module
-// [github.com/nearcall/nearcall/metrics/export] has readers for Prometheus and OpenTelemetry.
+// [github.com/nearcall/nearcall/metrics/export] has readers for Prometheus and OpenTelemetry, in its
+// packages nearprom and nearotel.
 //
 // [Calls] works with a *grpc.Server as well. Everybody who can call the server can read the figures
 // of the process, unless an interceptor restricts that, as for any service.

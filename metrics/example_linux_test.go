@@ -39,16 +39,16 @@ func ExampleRead() {
 		log.Fatal(err)
 	}
 	for _, s := range metrics.Read().GetSessions() {
-		if s.GetOpen() > 0 {
-			fmt.Println("open as", s.GetSide(), "over", s.GetPath())
+		if s.GetPath() == "shm" && s.GetOpen() > 0 {
+			fmt.Println("shared memory, as", s.GetSide())
 		}
 	}
 	for _, n := range metrics.Read().GetNotNearer() {
 		if n.GetReason() == "failed" {
-			fmt.Println("alarm:", n.GetConnections(), "connections are no shared memory")
+			log.Print(n.GetConnections(), " connections have not become shared memory, because of errors")
 		}
 	}
 	// Output:
-	// open as client over shm
-	// open as server over shm
+	// shared memory, as client
+	// shared memory, as server
 }

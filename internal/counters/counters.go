@@ -63,7 +63,7 @@ var over tally // stands for those that have ended
 
 // Begin is called when the handshake is over.
 func (s *Session) Begin(client bool, p Path) {
-	if t := tallyOf(client, p); s.in.CompareAndSwap(nil, t) {
+	if t := tallyOf(client, p); s.in.Load() == nil && s.in.CompareAndSwap(nil, t) {
 		t.opened.Add(1)
 		t.open.Add(1)
 	}
