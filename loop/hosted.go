@@ -16,7 +16,7 @@ import "fmt"
 // calls of its handlers end with Unavailable, contexts of tasks are cancelled, and tasks that have
 // begun unwind on a goroutine of the loop, still one at a time. If the host's goroutine was bound
 // to its thread, these tasks cannot unwind, and stay suspended. Their calls end all the same, but
-// OnFinish and stats handlers may not learn of it. The loop drops functions that were given to Go or
+// OnFinish and stats handlers might not learn of it. The loop drops functions that were given to Go or
 // Post and have not begun, because they might need the host. So close the loop before its host.
 // Otherwise, when you wait for the result of a function, also wait for the end of the host. A loop
 // notices that its host is gone only when it next submits a function.

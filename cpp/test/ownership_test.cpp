@@ -88,7 +88,7 @@ TEST(Ownership, ADriverIsDestroyedWithAnOpenConnection) {
 TEST(Ownership, MemoryThatIsKeptIsBounded) {
   struct object {
     int& alive;
-    explicit object(int& alive) : alive(alive) { alive++; }
+    explicit object(int& count) : alive(count) { alive++; }
     ~object() { alive--; }
   };
   using detail::spares;

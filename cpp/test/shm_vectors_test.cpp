@@ -133,7 +133,7 @@ TEST(Vectors, WordsOfSharedMemory) {
   }
   std::string_view bytes(sees["client"].bytes() + shm::control_page, ring);
   EXPECT_EQ(bytes.substr(0, 16), v["client's ring begins"].get<std::string>());
-  EXPECT_EQ(bytes.substr(ring - 16), v["and ends"]);
+  EXPECT_EQ(bytes.substr(ring - 16), v["and ends"].get<std::string>());
 }
 
 }  // namespace

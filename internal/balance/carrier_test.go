@@ -5,12 +5,14 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -113,6 +115,18 @@ func readFrame(t testing.TB, c io.Reader) (kind, flags byte, payload []byte) {
 	return head[3], head[4], payload
 }
 
+// headers returns a frame that begins a call.
+func headers() []byte {
+	path := "/grpc.testing.TestService/FullDuplexCall"
+	block := append([]byte{0x83, 0x86, 0x04, byte(len(path))}, path...)
+	block = append(append(block, 0x01, 4), "echo"...)
+	block = append(append(block, 0x0f, 0x10, 16), "application/grpc"...)
+	block = append(append(append(block, 0x00, 2), "te"...), append([]byte{8}, "trailers"...)...)
+	b := frame(nil, frameHeaders, 4, block)
+	b[8] = 1
+	return b
+}
+
 // A carrier answers all PINGs, however many there are: grpc-go's keepalive sends them while a
 // health check says nothing.
 func TestACarrierAnswersPings(t *testing.T) {
@@ -121,14 +135,7 @@ func TestACarrierAnswersPings(t *testing.T) {
 			c, _ := carried(t)
 			b := frame([]byte(preface), frameSettings, 0, nil)
 			if first == "during a call" {
-				path := "/grpc.testing.TestService/FullDuplexCall"
-				block := append([]byte{0x83, 0x86, 0x04, byte(len(path))}, path...)
-				block = append(append(block, 0x01, 4), "echo"...)
-				block = append(append(block, 0x0f, 0x10, 16), "application/grpc"...)
-				block = append(append(append(block, 0x00, 2), "te"...), append([]byte{8}, "trailers"...)...)
-				at := len(b)
-				b = frame(b, frameHeaders, 4, block)
-				b[at+8] = 1
+				b = append(b, headers()...)
 			}
 			const pings = 20
 			for n := range pings {
@@ -148,6 +155,60 @@ func TestACarrierAnswersPings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Each place where a carrier waits is left for each reason for which it must be.
+func TestAllWaitsOfCarriersEnd(t *testing.T) {
+	closing := func(c *carrier, _ link.Session) { _ = c.Close() }
+	retiring := func(_ *carrier, s link.Session) { s.Retire() }
+	losing := func(_ *carrier, s link.Session) { _ = s.Close(net.ErrClosed) }
+	first := frame([]byte(preface), frameSettings, 0, nil)
+	writing := func(c *carrier, _ link.Session) { _, _ = c.Write(first) }
+	read := func(c *carrier) { _, _ = c.Read(make([]byte, 1)) }
+	readAll := func(c *carrier) { _, _ = io.Copy(io.Discard, c) }
+	idle := func(*carrier) {}
+	// calling lets the server go on, which has the beginning of a call.
+	calling := func(c *carrier) {
+		_, _ = c.Write(slices.Concat(first, headers()))
+	}
+	for what, wait := range map[string]struct {
+		before func(*carrier)
+		waits  func(*carrier)
+		at     [2]string // the state and the function of a goroutine that waits
+		ends   map[string]func(*carrier, link.Session)
+	}{
+		"Read": {idle, read, [2]string{"select", "balance.(*carrier).ready("},
+			map[string]func(*carrier, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
+		"ReadOnReady": {idle, func(c *carrier) { _, _, _ = c.ReadOnReady(1, mem.DefaultBufferPool()) }, [2]string{"select", "balance.(*carrier).ready("},
+			map[string]func(*carrier, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
+		"Read from a server": {calling, readAll, [2]string{"select", "balance.(*carrier).Read("},
+			map[string]func(*carrier, link.Session){"the loss of the session": losing, "Close": closing}}, // retired, it lets the call finish
+		"Write to a server": {func(c *carrier) {
+			near, far := net.Pipe() // nobody reads
+			t.Cleanup(func() { _ = far.Close() })
+			c.server = near
+			go func() {
+				<-c.closed
+				_ = near.Close() // as serveLocked does
+			}()
+		}, func(c *carrier) { _, _ = c.Write(first) }, [2]string{"select", "balance.(*carrier).Write("},
+			map[string]func(*carrier, link.Session){"Close": closing}},
+	} {
+		for by, end := range wait.ends {
+			t.Run(what+"/"+by, func(t *testing.T) {
+				c, session := carried(t)
+				wait.before(c)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					wait.waits(c)
+				}()
+				leak.AwaitBlocked(t, wait.at[0], wait.at[1])
+				end(c, session)
+				leak.Within(t, time.Minute, what+" is ended by "+by, func() { <-ended })
+			})
+		}
 	}
 }
 

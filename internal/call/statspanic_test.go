@@ -77,7 +77,7 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// Whoever receives, a panic or Goexit of the stats handler does not keep others from receiving.
+// A panic or Goexit of the stats handler, in Header or RecvMsg, does not keep others from receiving.
 func TestOthersReceiveAfterAStatsHandlerHasEndedAGoroutine(t *testing.T) {
 	for what, leave := range map[string]func(){"panic": nil, "Goexit": runtime.Goexit} {
 		for who, receive := range map[string]func(grpc.ClientStream){

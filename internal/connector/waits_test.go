@@ -146,7 +146,7 @@ func TestSessionsAreEndedWithoutTheLock(t *testing.T) {
 		var c *Connector
 		ended := 0
 		s := &usingSession{fakeSession{done: make(chan struct{})}, func() { ended++; c.State() }}
-		c = New(Config{Dialer: dialed{s}, Idle: NewIdleness(time.Minute), OnSession: func(link.Session) {}})
+		c = New(Config{Dialer: dialled{s}, Idle: NewIdleness(time.Minute), OnSession: func(link.Session) {}})
 		for range 2 {
 			c.Connect()
 			synctest.Wait()
@@ -161,9 +161,9 @@ func TestSessionsAreEndedWithoutTheLock(t *testing.T) {
 	})
 }
 
-type dialed struct{ s link.Session }
+type dialled struct{ s link.Session }
 
-func (d dialed) Dial(context.Context) (link.Session, error) { return d.s, nil }
+func (d dialled) Dial(context.Context) (link.Session, error) { return d.s, nil }
 
 type usingSession struct {
 	fakeSession

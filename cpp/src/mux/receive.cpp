@@ -294,8 +294,8 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
   end_block end;
   if (!theirs && (flags & HEAD)) header = decoder_.header(r, pieces);
   if (!theirs && (flags & END)) end = decoder_.end(r, pieces);
-  if (auto c = std::int32_t(end.status.code()); c < 0) {  // a code above 2^31-1, which is none for gRPC's clients
-    end.status = {code::unknown, "transport: malformed grpc-status: strconv.ParseInt: parsing \"" + std::to_string(std::uint32_t(c)) + "\": value out of range"};
+  if (auto n = std::int32_t(end.status.code()); n < 0) {  // a code above 2^31-1, which is none for gRPC's clients
+    end.status = {code::unknown, "transport: malformed grpc-status: strconv.ParseInt: parsing \"" + std::to_string(std::uint32_t(n)) + "\": value out of range"};
     end.trailer.clear();
   }
   const char* wrong = header.wrong ? header.wrong : end.wrong;

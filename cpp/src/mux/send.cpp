@@ -277,9 +277,9 @@ shared_bytes session::room_for(std::size_t n) {
   auto m = loop_.spares().take<encoded_message>();
   if (!m) m.reset(new encoded_message);
   m->reset(n);
-  return {m.release(), [&l = loop_](encoded_message* m) {
-            std::size_t bytes = m->capacity();
-            l.spares().keep(std::unique_ptr<encoded_message>(m), bytes);
+  return {m.release(), [&l = loop_](encoded_message* unused) {
+            std::size_t bytes = unused->capacity();
+            l.spares().keep(std::unique_ptr<encoded_message>(unused), bytes);
           }};
 }
 

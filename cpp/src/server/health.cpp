@@ -92,19 +92,19 @@ struct health::state {
 health::health() : state_(std::make_shared<state>()) {}
 health::~health() = default;
 
-void health::set_status(std::string_view service, serving_status s) {
+void health::set_status(std::string_view name, serving_status s) {
   std::lock_guard l(state_->mutex);
   if (state_->is_shut_down) return;
-  state_->statuses.insert_or_assign(std::string(service), s);
-  state_->changed(service);
+  state_->statuses.insert_or_assign(std::string(name), s);
+  state_->changed(name);
 }
 
 void health::shut_down() {
   std::lock_guard l(state_->mutex);
   state_->is_shut_down = true;
-  for (auto& [service, s] : state_->statuses) {
+  for (auto& [name, s] : state_->statuses) {
     s = not_serving;
-    state_->changed(service);
+    state_->changed(name);
   }
 }
 

@@ -174,8 +174,8 @@ void server_call::fail(const status& s) {
 
 static_assert(least_spare == spares::least);
 void* server_call::take_spare(const void* type) { return serving_->loop().spares().take(type); }
-void server_call::keep_spare(const void* type, void* object, void (*destroy)(void*), std::size_t bytes) {
-  serving_->loop().spares().keep(type, object, destroy, bytes);
+void server_call::keep_spare(const void* type, void* object, void (*deleter)(void*), std::size_t bytes) {
+  serving_->loop().spares().keep(type, object, deleter, bytes);
 }
 
 void server_call::send_header_once() {

@@ -46,7 +46,7 @@ class dialer final : public discardable, io_handler, timer {
     dialer& d;
     descriptor socket;
     std::size_t address;
-    attempt(dialer& d, descriptor s, std::size_t a) : d(d), socket(std::move(s)), address(a) {
+    attempt(dialer& of, descriptor s, std::size_t a) : d(of), socket(std::move(s)), address(a) {
       d.loop_.poller().add(socket.get(), this);
       d.loop_.poller().want_writable(socket.get(), this, true);
     }
