@@ -24,7 +24,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -243,46 +242,6 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 		})
 	}
 	all.Wait()
-	goesOn(t, lis)
-}
-
-// The server's keepalive closes connections whose peer falls silent in the middle of a
-// frame.
-func TestHalfAFrameAndSilence(t *testing.T) {
-	hold(t)
-	ended := make(chan error, 1)
-	lis := listenFor(t, "tcp", echo{bidi: func(s bidi) error {
-		_, err := s.Recv()
-		ended <- s.Context().Err()
-		return err
-	}}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Second, Timeout: time.Second}), nearcall.ConnectionTimeout(2*time.Second))
-	defer good(t, lis)()
-	hello := greeting(wire.MinWindow)
-	var all sync.WaitGroup
-	for name, said := range map[string]func(s *stranger) []byte{
-		"half a line":   func(*stranger) []byte { return hello[:5] },
-		"half a hello":  func(*stranger) []byte { return hello[:len(wire.Magic)+4] },
-		"half a length": func(*stranger) []byte { return append(bytes.Clone(hello), 9) },
-		"half a frame":  func(*stranger) []byte { return append(bytes.Clone(hello), 9, 0, byte(wire.KindPing), 0) },
-		"half a message": func(s *stranger) []byte {
-			b, _ := s.call("FullDuplexCall", nil, 0, nil)
-			return append(append(bytes.Clone(hello), b...), 200, 0, 0x8a, 1, 99)
-		},
-	} {
-		s := meet(t, lis)
-		all.Go(func() {
-			begin := time.Now()
-			s.write(said(s))
-			_, _ = io.Copy(io.Discard, s.in)
-			if d := time.Since(begin); d < time.Second || d > 10*time.Second {
-				t.Errorf("after %s the connection lasts %v", name, d)
-			}
-		})
-	}
-	all.Wait()
-	if err := <-ended; err != context.Canceled {
-		t.Errorf("the handler's context: %v", err)
-	}
 	goesOn(t, lis)
 }
 

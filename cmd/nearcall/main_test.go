@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,10 +17,6 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(commandEnv) != "" {
 		main()
-		return
-	}
-	if os.Getenv(busyEnv) != "" {
-		beBusy()
 		return
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
@@ -76,18 +70,5 @@ func TestArguments(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// busyEnv makes the test binary keep a processor busy until its input ends.
-const busyEnv = "NEARCALL_TEST_BUSY"
-
-func beBusy() {
-	var ended atomic.Bool
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		ended.Store(true)
-	}()
-	for !ended.Load() {
 	}
 }

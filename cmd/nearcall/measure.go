@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/shirou/gopsutil/v4/cpu"
 )
 
 // A lane is one kind of call over one connection, and its measurements.
@@ -93,20 +92,4 @@ func median(values []float64) float64 {
 		return 0
 	}
 	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
-}
-
-const (
-	probeTime = 200 * time.Millisecond
-
-	// At a load of busyShare or more the figures come with a warning, because the compared paths did
-	// not have equal use of the processors.
-	busyShare = 0.15
-)
-
-// othersShare idles for d, and returns the share of the processors that other programs took.
-func othersShare(d time.Duration) float64 {
-	if busy, err := cpu.Percent(d, false); err == nil && len(busy) > 0 {
-		return busy[0] / 100
-	}
-	return 0
 }

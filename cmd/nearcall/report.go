@@ -22,7 +22,6 @@ type report struct {
 	Machine machine   `json:"machine"`
 	Rounds  int       `json:"rounds"`
 
-	OtherLoad float64  `json:"other_load"` // the share of the processors that other programs used, from 0 to 1
 	Rows      []row    `json:"rows"`
 	Processes []row    `json:"processes"`          // rows of calls to a second process
 	LeftOut   []string `json:"left_out,omitempty"` // paths that the system does not support, and why
@@ -74,10 +73,6 @@ func (r report) writeSummary(w io.Writer) {
 	m := r.Machine
 	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
 		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
-	if r.OtherLoad >= busyShare {
-		fmt.Fprintf(w, "Other programs took %.0f %% of the processors meanwhile. The figures can mislead:\n"+
-			"run the tour again when the machine is quiet.\n\n", 100*r.OtherLoad)
-	}
 	rows := make(map[[2]string]row)
 	for _, row := range slices.Concat(r.Rows, r.Processes) {
 		rows[[2]string{row.Path, row.Call}] = row

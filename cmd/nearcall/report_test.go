@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -11,8 +9,8 @@ import (
 
 // shown returns a report with the summary's rows, each path 10 times as fast as the one
 // before, and some other rows.
-func shown(otherLoad float64) report {
-	r := report{OtherLoad: otherLoad, LeftOut: []string{"a path: nobody has one"}}
+func shown() report {
+	r := report{LeftOut: []string{"a path: nobody has one"}}
 	for _, call := range calls[:2] {
 		for i, g := range summaryGroups {
 			took, times := 100*time.Microsecond, 1.0
@@ -38,7 +36,7 @@ func summaryOf(t *testing.T, r report) string {
 }
 
 func TestTheSummaryShowsAndSaysWhatCallsTake(t *testing.T) {
-	got := summaryOf(t, shown(0))
+	got := summaryOf(t, shown())
 	for _, want := range []string{
 		"\n    grpc-go, bufconn            100µs   1.0×  ████████████████████████████████\n",
 		"\n    nearcall                      1µs   100×  █\n",
@@ -58,19 +56,10 @@ func TestTheSummaryShowsAndSaysWhatCallsTake(t *testing.T) {
 // TestTheSummaryDoesWithoutASecondProcess checks that the summary does not mention paths that
 // the system lacks.
 func TestTheSummaryDoesWithoutASecondProcess(t *testing.T) {
-	r := shown(0)
+	r := shown()
 	r.Processes = nil
 	if got := summaryOf(t, r); strings.Contains(got, "second process") || !strings.Contains(got, "within a process") {
 		t.Errorf("it prints\n%s", got)
-	}
-}
-
-func TestABusyMachineIsToldBesideTheFigures(t *testing.T) {
-	const says = "took 40 % of the processors"
-	got := summaryOf(t, shown(0.4))
-	heading, quiet, _ := strings.Cut(summaryOf(t, shown(0)), "\n\n")
-	if !strings.Contains(got, says) || !strings.HasPrefix(got, heading) || !strings.HasSuffix(got, "\n\n"+quiet) {
-		t.Errorf("the summary is\n%s", got)
 	}
 }
 
@@ -89,34 +78,5 @@ func TestTheSummarysPathsAreMeasured(t *testing.T) {
 				t.Errorf("nobody measures %q", p.path)
 			}
 		}
-	}
-}
-
-// TestTheLoadOfOthersIsFound keeps each processor busy with two other processes, which leave
-// the tour a third.
-func TestTheLoadOfOthersIsFound(t *testing.T) {
-	for range 2 * runtime.NumCPU() {
-		busy := exec.Command(os.Args[0])
-		busy.Env = append(os.Environ(), busyEnv+"=1")
-		in, err := busy.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := busy.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			_ = in.Close()
-			_ = busy.Wait()
-		}()
-	}
-	found := 0.0
-	for range 100 { // until all of them run
-		if found = othersShare(probeTime); found >= busyShare {
-			break
-		}
-	}
-	if found < busyShare {
-		t.Errorf("others have %.2f of the processors", found)
 	}
 }

@@ -39,18 +39,6 @@ func (service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc
 	return nil
 }
 
-func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
-	var sum int32
-	in, err := s.Recv()
-	for ; err == nil; in, err = s.Recv() {
-		sum += int32(len(in.GetPayload().GetBody()))
-	}
-	if err == io.EOF {
-		err = s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
-	}
-	return err
-}
-
 func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	for {
 		in, err := s.Recv()
@@ -76,7 +64,6 @@ type call struct {
 var calls = []call{
 	{fmt.Sprintf("unary, %d B", size), unary},
 	{fmt.Sprintf("server stream, %d × %d B", messages, size), serverStream},
-	{fmt.Sprintf("client stream, %d × %d B", messages, size), clientStream},
 	{fmt.Sprintf("bidi echo, %d B", size), bidiEcho},
 }
 
@@ -112,23 +99,6 @@ func serverStream(ctx context.Context, client testpb.TestServiceClient) (do func
 			err = nil
 		}
 		return check(err, "messages", n, messages)
-	}, nil
-}
-
-func clientStream(ctx context.Context, client testpb.TestServiceClient) (do func() error, err error) {
-	in := &testpb.StreamingInputCallRequest{Payload: payload()}
-	return func() error {
-		s, err := client.StreamingInputCall(ctx)
-		if err != nil {
-			return err
-		}
-		for range messages {
-			if err := s.Send(in); err != nil {
-				return err
-			}
-		}
-		out, err := s.CloseAndRecv()
-		return check(err, "bytes arrived", int(out.GetAggregatedPayloadSize()), messages*size)
 	}, nil
 }
 

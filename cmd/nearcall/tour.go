@@ -42,7 +42,7 @@ func tourCommand() *cobra.Command {
 // leaves out what the system does not support.
 func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report, err error) {
 	r = newReport()
-	from, loads := 0.0, []float64{othersShare(probeTime)}
+	from := 0.0
 	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
@@ -62,10 +62,6 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report
 		} else {
 			r.Processes = append(r.Processes, rows...)
 		}
-		loads = append(loads, othersShare(probeTime))
-	}
-	for _, load := range loads {
-		r.OtherLoad += load / float64(len(loads))
 	}
 	return r, nil
 }

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -76,86 +74,6 @@ var (
 	last  = frame{kind: kindData, id: 1, flags: flagLast | flagEndSend}
 	part  = frame{kind: kindData, id: 1, data: []byte("part")}
 )
-
-func TestServerSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
-	for name, c := range map[string]struct {
-		frames []frame
-		raw    []byte
-		want   string
-	}{
-		"hang-up":             {want: "hung up"},
-		"hang-up in a frame":  {raw: []byte{9, byte(kindOpen)}, want: "hung up"},
-		"garbage":             {raw: []byte{2, 99, 99}, want: "malformed"},
-		"a huge frame":        {raw: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 1}, want: "length"},
-		"stream out of order": {frames: []frame{{kind: kindOpen, id: 2, open: open1.open}}, want: "opens stream 2"},
-		"stream twice":        {frames: []frame{open1, open1}, want: "opens stream 1"},
-		"stream unknown":      {frames: []frame{whole}, want: "not opened"},
-		"header":              {frames: []frame{open1, {kind: kindHeader, id: 1}}, want: "header"},
-		"end":                 {frames: []frame{open1, {kind: kindEnd, id: 1}}, want: "end"},
-		"end of sending, twice": {frames: []frame{open1, {kind: kindEndSend, id: 1}, {kind: kindEndSend, id: 1}},
-			want: "end of sending"},
-		"message after the last": {frames: []frame{open1, last, whole}, want: "after the end of sending"},
-		"credit from nowhere":    {frames: []frame{open1, {kind: kindCredit, id: 1, n: 1}}, want: "credit"},
-		"message without credit": {frames: []frame{open1, whole, whole, whole}, want: "no credit"},
-		"bye from nowhere":       {frames: []frame{{kind: kindBye, n: 1}}, want: "not opened"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &witness{}
-				s, peer := lone(w, Options{Window: 10})
-				feed(peer, append(encoded(c.frames...), c.raw...))
-				if w.closed.Load() != 1 || w.reason == nil || !strings.Contains(w.reason.Error(), c.want) {
-					t.Errorf("closed %d times for %v, want %q", w.closed.Load(), w.reason, c.want)
-				}
-				select {
-				case <-s.Done():
-				default:
-					t.Error("the session takes calls")
-				}
-				for _, st := range w.streams {
-					if err := st.Send(&link.Frame{Header: metadata.MD{}}); !errors.Is(err, w.reason) {
-						t.Errorf("a stream of it ends with %v, want %v", err, w.reason)
-					}
-				}
-			})
-		})
-	}
-}
-
-func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
-	header := frame{kind: kindHeader, id: 1, md: metadata.MD{}}
-	for name, c := range map[string]struct {
-		frames []frame
-		want   string
-	}{
-		"open":                   {[]frame{open1}, "the server opens a stream"},
-		"stream unknown":         {[]frame{{kind: kindHeader, id: 2}}, "not opened"},
-		"header twice":           {[]frame{header, header}, "header"},
-		"end of sending":         {[]frame{{kind: kindEndSend, id: 1}}, "end of sending"},
-		"the callee's last":      {[]frame{last}, "end of sending"},
-		"end within a message":   {[]frame{part, {kind: kindEnd, id: 1}}, "within a message"},
-		"bye for another stream": {[]frame{{kind: kindBye, n: 2}}, "not opened"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, peer := lone(nil, Options{})
-				st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				var reason error
-				st.OnAbort(func(err error) { reason = err })
-				feed(peer, encoded(c.frames...))
-				if reason == nil || !strings.Contains(reason.Error(), c.want) {
-					t.Errorf("the stream ends with %v, want %q", reason, c.want)
-				}
-				if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
-					t.Errorf("Open returns %v, want ErrUnprocessed", err)
-				}
-			})
-		})
-	}
-}
 
 // TestFramesOfEndedStreams: a peer might not know yet that a stream has ended.
 func TestFramesOfEndedStreamsAreIgnored(t *testing.T) {
