@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // newAdmission returns an admission with limit places.
@@ -69,6 +70,7 @@ func TestAnAdmissionBoundsWhatRuns(t *testing.T) {
 // TestManyWhoGiveUpAPlaceAtOnce, as they do at a common deadline, each take the same time
 // however many wait: the admission is locked meanwhile.
 func TestManyWhoGiveUpAPlaceAtOnce(t *testing.T) {
+	needs.Time(t)
 	const few, times = 3_000, 8
 	giveUp := func(n int) time.Duration {
 		a := fullAdmission()

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 const anyURL = "type.googleapis.com/google.protobuf.Any"
@@ -94,6 +96,7 @@ func TestAnysInAnysAreReadInLinearTime(t *testing.T) {
 // TestAnysInAnysAreWrittenInLinearTime encodes values that only a binary message can bring: JSON
 // that is nested as deep is refused.
 func TestAnysInAnysAreWrittenInLinearTime(t *testing.T) {
+	needs.Time(t)
 	inner := func(n int, value []byte, wrap func(*anypb.Any) proto.Message) proto.Message {
 		m := &anypb.Any{TypeUrl: "/google.protobuf.BytesValue", Value: value}
 		for range n {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // checkEncoding reports how encoding m differs from what protobuf-go does, if it does.
@@ -222,6 +223,7 @@ func mutated(r *rand.Rand, b, other []byte) []byte {
 }
 
 func TestProgramsEncodeAndDecodeAsProtobufDoes(t *testing.T) {
+	needs.Time(t)
 	rounds := 150
 	if testing.Short() {
 		rounds = 50
@@ -274,6 +276,7 @@ func TestProgramsEncodeAndDecodeDescriptors(t *testing.T) {
 }
 
 func TestProgramsTakeWhatIsCommon(t *testing.T) {
+	needs.Time(t)
 	for name, m := range map[string]proto.Message{
 		"nothing":              &testpb.Three{},
 		"typed nil":            (*testpb.Three)(nil),
@@ -431,6 +434,7 @@ func TestProgramsDecodeAsProtobufDoes(t *testing.T) {
 // Decoding accepts messages and entries of maps that nest as deeply as protobuf-go
 // accepts.
 func TestProgramsDecodeTheDepthThatProtobufDecodes(t *testing.T) {
+	needs.Time(t)
 	for _, c := range []struct {
 		m       proto.Message
 		numbers [2]protowire.Number // in turn, from the outermost level

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -142,6 +143,7 @@ func firstCall() []byte {
 }
 
 func TestWhatHeadersOfManyEntriesCost(t *testing.T) {
+	needs.Time(t)
 	const calls = 2
 	for name, c := range map[string]struct {
 		size  int
@@ -271,6 +273,7 @@ func TestABlockThatIsFinishedInTime(t *testing.T) {
 // TestWhatMessagesCostThatNobodyReads sends messages of few bytes, as many as the
 // credit of a call allows.
 func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
+	needs.Time(t)
 	const calls, window = 4, 256 << 10
 	inPieces := func(id uint64) []byte { // followed by a message in one piece
 		return slices.Concat(frameOf(begins, id, 2, 'a'), frameOf(piece, id, 'b'), frameOf(message, id))

@@ -376,7 +376,7 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 	for name, drain := range each {
 		t.Run(name, func(t *testing.T) {
 			opened := 0
-			for round := range 12 {
+			for round := range int(seeds()) {
 				synctest.Test(t, func(t *testing.T) { opened += drainAmidUploads(t, round, drain) })
 			}
 			if opened == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -425,6 +426,7 @@ func allocated(f func()) uint64 {
 }
 
 func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
+	needs.Time(t)
 	const limit, little = 1 << 20, 200 << 10
 	b := bomb(t, 30<<20)
 	got := allocated(func() {

@@ -46,6 +46,15 @@ func UDP(t testing.TB) {
 	_ = conn.Close()
 }
 
+// Time skips a test with -short. It is for tests that take seconds with the race detector, and look for
+// other faults than races. make test runs the short tests with it, make check runs all without it.
+func Time(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long")
+	}
+}
+
 // Program skips a test if there is no program of that name.
 func Program(t testing.TB, name string) {
 	t.Helper()

@@ -311,7 +311,7 @@ func otherType(b *bed) {
 
 // order sends many messages of random sizes in both directions at once.
 func order(b *bed) {
-	const n = 500
+	n := rounds(500)
 	var all []<-chan struct{}
 	for i, s := range b.both() {
 		size := func() func() int {

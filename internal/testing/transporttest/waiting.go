@@ -315,7 +315,7 @@ func onAbortLate(b *bed) {
 // abortAnyMoment aborts while both sides send and receive. Each side must receive a
 // prefix of the messages sent to it, and all calls must return the reason.
 func abortAnyMoment(b *bed) {
-	for seed := range uint64(20) {
+	for seed := range uint64(rounds(20)) {
 		b := b.again()
 		r := rand.New(rand.NewPCG(seed, 0))
 		now := make(chan struct{})
