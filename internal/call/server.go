@@ -365,8 +365,7 @@ func (s *Server) stop() []*serverConn {
 	return conns
 }
 
-// Method returns what is known about the method with a full name. It must be called after
-// Start.
+// Method returns what is known about the method with a full name. It must be called after Start.
 func (s *Server) Method(full string) link.Method {
 	m := s.methods[full]
 	if m == nil {
@@ -387,6 +386,5 @@ func (s *Server) HasCodec(subtype string) bool {
 	return ok
 }
 
-// Compressors returns the names of the registered compressors. The result must not be
-// modified.
+// Compressors returns the names of the registered compressors. The result must not be modified.
 func Compressors() []string { return registered }

@@ -34,6 +34,7 @@ type carrier interface {
 
 // An exchange is one request and its answer: the [link.Session] of one call. Deadlines go through
 // package http, which sets them for the connection of HTTP/1.1 and for the stream of HTTP/2.
+// It implements [carrier] and [http.ResponseWriter].
 type exchange struct {
 	http.ResponseWriter
 	server  *Server
@@ -92,7 +93,6 @@ type remote string
 func (remote) Network() string  { return "tcp" }
 func (a remote) String() string { return string(a) }
 
-// accepted implements [carrier].
 func (e *exchange) accepted() link.Acceptor {
 	a := e.accept(e)
 	e.mu.Lock()
@@ -105,21 +105,16 @@ func (e *exchange) accepted() link.Acceptor {
 	return a
 }
 
-// Invoke implements [link.Session].
 func (e *exchange) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
-// NewStream implements [link.Session].
 func (e *exchange) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
 	return nil, errOneWay
 }
 
-// Done implements [link.Session].
 func (e *exchange) Done() <-chan struct{} { return e.done }
 
-// Ended implements [link.Session].
 func (e *exchange) Ended() <-chan struct{} { return e.ended }
 
-// Peer implements [link.Session].
 func (e *exchange) Peer() *link.Peer { return &e.peer }
 
 // Drain implements [link.Session]. As over a connection, a request whose body is still arriving
@@ -144,13 +139,11 @@ func (e *exchange) drain() {
 	}
 }
 
-// Retire implements [link.Session].
 func (e *exchange) Retire() { e.Drain() }
 
 // Written implements [link.Session]. It is not used, because the peer never serves calls.
 func (e *exchange) Written() <-chan struct{} { return e.ended }
 
-// Close implements [link.Session].
 func (e *exchange) Close(reason error) error {
 	e.mu.Lock()
 	if e.reason != nil {
@@ -193,7 +186,6 @@ func (e *exchange) end() {
 	}
 }
 
-// serves implements [carrier].
 func (e *exchange) serves(st *stream) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +193,6 @@ func (e *exchange) serves(st *stream) error {
 	return e.reason
 }
 
-// leaveBodyUnread implements [carrier].
 func (e *exchange) leaveBodyUnread() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,13 +207,10 @@ func (e *exchange) leaves() bool {
 	return e.draining || e.bodyUnread && e.major < 2
 }
 
-// localAddr implements [carrier].
 func (e *exchange) localAddr() net.Addr { return e.peer.LocalAddr }
 
-// window implements [carrier].
 func (e *exchange) window() int { return e.server.opts.Window }
 
-// limitReads implements [carrier].
 func (e *exchange) limitReads(t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,7 +219,6 @@ func (e *exchange) limitReads(t time.Time) {
 	}
 }
 
-// endReads implements [carrier].
 func (e *exchange) endReads() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,7 +249,6 @@ func (e *exchange) limitWrites() {
 	_ = e.control.SetWriteDeadline(time.Now().Add(patience))
 }
 
-// Write implements [http.ResponseWriter].
 func (e *exchange) Write(b []byte) (int, error) {
 	n, err := e.ResponseWriter.Write(b)
 	e.mu.Lock()

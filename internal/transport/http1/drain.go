@@ -9,10 +9,10 @@ import (
 	"github.com/nearcall/nearcall/internal/durations"
 )
 
-// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those that
-// arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls earlier would lose
-// some. A connection has drained when GOAWAY was written and no request is being answered: each
-// request that package http will ever answer has become a call then.
+// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those
+// that arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls
+// earlier would lose some. A connection has drained when GOAWAY was written and no request is being
+// answered: each request that package http will ever answer has become a call then.
 
 // settling is how long Drain waits for a connection. One on which a call runs for longer has
 // drained as well, unless the processor was busy for all that time.

@@ -22,8 +22,7 @@ const (
 	stallCheckTime = time.Second / 2  // how often the session checks whether the peer takes anything
 )
 
-// A session is one connection: the [link.Session] of the calls that come over it, one at a
-// time.
+// A session is one connection: the [link.Session] of the calls that come over it, one at a time.
 //
 // The session ends when Close is called or the connection ends. After that, the session closes the
 // connection once the answer to the current request, if there is one, is written. Finally it calls
@@ -31,7 +30,7 @@ const (
 // has set.
 //
 // A connection that is idle for too long, or too old, is closed when no request is being
-// answered.
+// answered. It implements [carrier].
 type session struct {
 	conn     net.Conn
 	server   *Server
@@ -99,21 +98,16 @@ func (c *session) start(a link.Acceptor) bool {
 
 var errOneWay = fmt.Errorf("an HTTP/1 client: %w", link.ErrOneWay)
 
-// Invoke implements [link.Session].
 func (c *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
-// NewStream implements [link.Session].
 func (c *session) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
 	return nil, errOneWay
 }
 
-// Done implements [link.Session].
 func (c *session) Done() <-chan struct{} { return c.done }
 
-// Ended implements [link.Session].
 func (c *session) Ended() <-chan struct{} { return c.ended }
 
-// Peer implements [link.Session].
 func (c *session) Peer() *link.Peer { return &c.peer }
 
 // Drain implements [link.Session]. The client learns of it from the answer to its current request.
@@ -143,7 +137,6 @@ func (c *session) beginDrain() bool {
 	return c.idleClosed
 }
 
-// Retire implements [link.Session].
 func (c *session) Retire() { c.Drain() }
 
 // Written implements [link.Session]. It is not used, because the peer never serves calls.
@@ -157,7 +150,6 @@ func (c *session) drain() {
 	}
 }
 
-// Close implements [link.Session].
 func (c *session) Close(reason error) error {
 	c.mu.Lock()
 	if c.reason != nil {
@@ -241,16 +233,12 @@ func (c *session) begin() bool {
 	return true
 }
 
-// accepted implements [carrier].
 func (c *session) accepted() link.Acceptor { return c.acceptor }
 
-// localAddr implements [carrier].
 func (c *session) localAddr() net.Addr { return c.peer.LocalAddr }
 
-// window implements [carrier].
 func (c *session) window() int { return c.server.opts.Window }
 
-// serves implements [carrier].
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,21 +246,18 @@ func (c *session) serves(st *stream) error {
 	return c.reason
 }
 
-// leaves implements [carrier].
 func (c *session) leaves() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.draining || c.bodyUnread
 }
 
-// leaveBodyUnread implements [carrier].
 func (c *session) leaveBodyUnread() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bodyUnread = true
 }
 
-// limitReads implements [carrier].
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +266,6 @@ func (c *session) limitReads(t time.Time) {
 	}
 }
 
-// endReads implements [carrier].
 func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -341,7 +325,7 @@ func (c *session) checkStall() {
 	c.stallTimer.Reset(stallCheckTime)
 }
 
-// A conn is the connection of a session that package http uses.
+// A conn is the connection of a session that package http uses. It implements [net.Conn].
 type conn struct {
 	net.Conn
 	session *session
@@ -350,7 +334,6 @@ type conn struct {
 	lengths lengths     // like first
 }
 
-// Read implements [net.Conn].
 func (c *conn) Read(b []byte) (n int, err error) {
 	if c.header.exceeds(c.session.server.maxFields) {
 		return 0, c.refuseFields()
@@ -369,14 +352,12 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// Write implements [net.Conn].
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.session.writes.Add(1)
 	return n, err
 }
 
-// SetReadDeadline implements [net.Conn].
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
