@@ -132,11 +132,11 @@ func (s *Server) settleLocked() {
 	}
 }
 
-// settling is how long GracefulStop waits for the settings of clients, which may have made calls
+// settingsTimeout is how long GracefulStop waits for the settings of clients, which may have made calls
 // already.
-const settling = time.Second
+const settingsTimeout = time.Second
 
-// abandon ends the connections that are being set up, at once or after the time settling. Without
+// abandon ends the connections that are being set up, at once or after the time settingsTimeout. Without
 // this, grpc-go would wait for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
@@ -146,7 +146,7 @@ func (s *Server) abandon(atOnce bool) {
 		if atOnce {
 			_ = c.Conn.Close()
 		} else {
-			c.deadline = time.Now().Add(settling)
+			c.deadline = time.Now().Add(settingsTimeout)
 			_ = c.Conn.SetDeadline(c.deadline)
 		}
 	}

@@ -154,19 +154,19 @@ func temporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// settling is how long clients may take for their handshake after Retire. They may have made calls
+// retireTimeout is how long clients may take for their handshake after Retire. They may have made calls
 // already.
-const settling = time.Second
+const retireTimeout = time.Second
 
 // Retire ends Sessions, as Close does. But first the listener serves the connections that clients
-// have already made. It accepts no more. After the time settling, it closes connections whose
+// have already made. It accepts no more. After the time retireTimeout, it closes connections whose
 // handshake is not over.
 func (l *Listener) Retire() {
 	l.near.withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
-	time.AfterFunc(settling, l.abandon)
+	time.AfterFunc(retireTimeout, l.abandon)
 	if lis := bare(l.Listener); lis != nil && lis.SetDeadline(time.Unix(1, 0)) == nil {
 		return // Accept fails, and Sessions closes the listener
 	}
