@@ -125,7 +125,7 @@ func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
 }
 
 // answerGRPC answers a request of gRPC.
-func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
+func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c callSession) {
 	w.Header().Del("X-Content-Type-Options") // clients would find it in the header's metadata
 	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients: dial it with github.com/nearcall/nearcall, or let its OtherClients have GRPCClients"}
 	e, ok := c.(*exchange)

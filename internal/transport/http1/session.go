@@ -30,7 +30,7 @@ const (
 // has set.
 //
 // A connection that is idle for too long, or too old, is closed when no request is being
-// answered. It implements [carrier].
+// answered. It implements [callSession].
 type session struct {
 	conn     net.Conn
 	server   *Server
@@ -273,7 +273,7 @@ func (c *session) endReads() {
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the
+// limitWrites implements [callSession]. It makes writes fail once the client has taken nothing for the
 // time stall, or for the time closeTimeout if the session has ended. Without this limit a client
 // may take an answer when it likes.
 //

@@ -12,10 +12,10 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A carrier is what a call needs of that which carries its request: of a connection of HTTP/1.1
+// A callSession is what a call needs of the session of its request: of a connection of HTTP/1.1
 // that the listener has accepted, which is a [session], or of a request of HTTP/2 or to another
 // HTTP server, which is an [exchange].
-type carrier interface {
+type callSession interface {
 	// accepted returns the acceptor of the calls; nil if the server is stopping.
 	accepted() link.Acceptor
 
@@ -34,7 +34,7 @@ type carrier interface {
 
 // An exchange is one request and its answer: the [link.Session] of one call. Deadlines go through
 // package http, which sets them for the connection of HTTP/1.1 and for the stream of HTTP/2.
-// It implements [carrier] and [http.ResponseWriter].
+// It implements [callSession] and [http.ResponseWriter].
 type exchange struct {
 	http.ResponseWriter
 	server  *Server
@@ -199,7 +199,7 @@ func (e *exchange) leaveBodyUnread() {
 	e.bodyUnread = true
 }
 
-// leaves implements [carrier]. Over HTTP/2 package http makes GOAWAY of the answer's field, and
+// leaves implements [callSession]. Over HTTP/2 package http makes GOAWAY of the answer's field, and
 // needs none for a body that is not read.
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
@@ -228,7 +228,7 @@ func (e *exchange) endReads() {
 	}
 }
 
-// limitWrites implements [carrier]: a client has stall for each piece, or closeTimeout if the
+// limitWrites implements [callSession]: a client has stall for each piece, or closeTimeout if the
 // session has ended. The WriteTimeout of another HTTP server stays as it is. The deadline of a
 // stream does not end a write that waits for its connection: that has a limit of its own, which
 // ends the connection.
