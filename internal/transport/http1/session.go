@@ -278,7 +278,7 @@ func (c *session) endReads() {
 // may take an answer when it likes.
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
-// it, because Linux wakes the write only when a third of a large buffer is free. So look also
+// it, because Linux wakes the write only when a third of a large buffer is free. So checkStall also
 // calls unsent. If unsent does not know, the limit is always stall.
 func (c *session) limitWrites() {
 	c.mu.Lock()
