@@ -174,8 +174,7 @@ type serverStream struct {
 }
 
 func (s *serverStream) Receive(msg any) error { return handlerError(s.ctx, s.stream.RecvMsg(msg)) }
-
-func (s *serverStream) SendHeaders() error { return s.flushHeader(s.stream.SendHeader) }
+func (s *serverStream) SendHeaders() error    { return s.flushHeader(s.stream.SendHeader) }
 
 func (s *serverStream) Send(msg any) error {
 	if err := s.flushHeader(s.setHeader); err != nil {

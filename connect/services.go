@@ -258,6 +258,5 @@ func grpcError(err error) error {
 // like.
 type transportStream struct{ *grpcStream }
 
-func (t transportStream) Method() string { return t.procedure }
-
+func (t transportStream) Method() string                  { return t.procedure }
 func (t transportStream) SetTrailer(md metadata.MD) error { return t.setTrailer(md) }

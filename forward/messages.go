@@ -30,7 +30,7 @@ const window = 64 << 10
 // exchanges the token for the first waiting message.
 type messages struct {
 	announces bool   // false if the client sends one message, which is then in the body
-	token    token // set if announces
+	token     token  // set if announces
 	rest      []byte // what Read returns next; used only by the goroutine that reads
 
 	mu      sync.Mutex

@@ -178,8 +178,7 @@ type pipe struct {
 }
 
 func (p *pipe) RemoteAddr() net.Addr { return p.peer.Addr }
-
-func (p *pipe) LocalAddr() net.Addr { return p.peer.LocalAddr }
+func (p *pipe) LocalAddr() net.Addr  { return p.peer.LocalAddr }
 
 // Close implements [net.Conn]. A GracefulStop returns when all connections are closed, and then the
 // program may exit. So if the other end was closed first, Close waits until the client has

@@ -88,11 +88,9 @@ func (t *task) Park(ctx context.Context) error {
 	return l.engine.park(t, ctx, done)
 }
 
-func (t *task) Unpark() { t.unpark(false) }
-
+func (t *task) Unpark()            { t.unpark(false) }
 func (t *task) OnAbandon(f func()) { t.onAbandon = f }
-
-func (t *task) Handoff() { t.unpark(true) }
+func (t *task) Handoff()           { t.unpark(true) }
 
 func (t *task) unpark(handoff bool) {
 	l := t.loop

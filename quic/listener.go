@@ -71,7 +71,6 @@ func newListener(pc net.PacketConn, target string) *listener {
 }
 
 func (l *listener) Addr() net.Addr { return l.pc.LocalAddr() }
-
 func (l *listener) Target() string { return l.target }
 
 func (l *listener) Accept() (net.Conn, error) {

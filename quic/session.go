@@ -265,11 +265,9 @@ func timeoutOf(deadline time.Time) time.Duration {
 	return max(time.Until(deadline), 1)
 }
 
-func (s *session) Done() <-chan struct{} { return s.done }
-
+func (s *session) Done() <-chan struct{}  { return s.done }
 func (s *session) Ended() <-chan struct{} { return s.over }
-
-func (s *session) Peer() *link.Peer { return s.peer }
+func (s *session) Peer() *link.Peer       { return s.peer }
 
 // Outcome reports whether the peer has answered a call, and why no new calls are made.
 func (s *session) Outcome() (answered bool, reason error) {

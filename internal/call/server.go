@@ -80,7 +80,6 @@ type method struct {
 
 // clientStreams reports whether the caller may send more than one message.
 func (m *method) clientStreams() bool { return m.stream != nil && m.stream.ClientStreams }
-
 func (m *method) serverStreams() bool { return m.stream != nil && m.stream.ServerStreams }
 
 // NewServer returns a server without services.

@@ -25,9 +25,8 @@ import (
 // A ptr points to a message, a oneof wrapper, or a field of one.
 type ptr struct{ p unsafe.Pointer }
 
-func (p ptr) isNil() bool        { return p.p == nil }
-func (p ptr) at(off uintptr) ptr { return ptr{unsafe.Add(p.p, off)} }
-
+func (p ptr) isNil() bool                            { return p.p == nil }
+func (p ptr) at(off uintptr) ptr                     { return ptr{unsafe.Add(p.p, off)} }
 func (p ptr) bool() *bool                            { return (*bool)(p.p) }
 func (p ptr) bits32() *uint32                        { return (*uint32)(p.p) }
 func (p ptr) bits64() *uint64                        { return (*uint64)(p.p) }

@@ -421,7 +421,6 @@ func (m *Message) Free() {
 type SendError struct{ Err error }
 
 func (e *SendError) Error() string { return fmt.Sprintf("cannot encode the message: %v", e.Err) }
-
 func (e *SendError) Unwrap() error { return e.Err }
 
 // A RecvError says that a message arrived but cannot be received: it is larger than

@@ -111,11 +111,9 @@ func (e *exchange) NewStream(context.Context, *link.CallHeader) (link.Stream, er
 	return nil, errOneWay
 }
 
-func (e *exchange) Done() <-chan struct{} { return e.done }
-
+func (e *exchange) Done() <-chan struct{}  { return e.done }
 func (e *exchange) Ended() <-chan struct{} { return e.ended }
-
-func (e *exchange) Peer() *link.Peer { return &e.peer }
+func (e *exchange) Peer() *link.Peer       { return &e.peer }
 
 // Drain implements [link.Session]. As over a connection, a request whose body is still arriving
 // becomes a call at once.
@@ -208,8 +206,7 @@ func (e *exchange) leaves() bool {
 }
 
 func (e *exchange) localAddr() net.Addr { return e.peer.LocalAddr }
-
-func (e *exchange) window() int { return e.server.opts.Window }
+func (e *exchange) window() int         { return e.server.opts.Window }
 
 func (e *exchange) limitReads(t time.Time) {
 	e.mu.Lock()

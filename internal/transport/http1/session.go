@@ -104,11 +104,9 @@ func (c *session) NewStream(context.Context, *link.CallHeader) (link.Stream, err
 	return nil, errOneWay
 }
 
-func (c *session) Done() <-chan struct{} { return c.done }
-
+func (c *session) Done() <-chan struct{}  { return c.done }
 func (c *session) Ended() <-chan struct{} { return c.ended }
-
-func (c *session) Peer() *link.Peer { return &c.peer }
+func (c *session) Peer() *link.Peer       { return &c.peer }
 
 // Drain implements [link.Session]. The client learns of it from the answer to its current request.
 // If there is no current request, Drain closes the connection, which is idle between requests, or
@@ -234,10 +232,8 @@ func (c *session) begin() bool {
 }
 
 func (c *session) accepted() link.Acceptor { return c.acceptor }
-
-func (c *session) localAddr() net.Addr { return c.peer.LocalAddr }
-
-func (c *session) window() int { return c.server.opts.Window }
+func (c *session) localAddr() net.Addr     { return c.peer.LocalAddr }
+func (c *session) window() int             { return c.server.opts.Window }
 
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()

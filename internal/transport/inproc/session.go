@@ -238,8 +238,6 @@ func (e *end) Close(reason error) error {
 	return nil
 }
 
-func (e *end) Done() <-chan struct{} { return e.out.done }
-
+func (e *end) Done() <-chan struct{}  { return e.out.done }
 func (e *end) Ended() <-chan struct{} { return e.session.ended }
-
-func (e *end) Peer() *link.Peer { return &e.peer }
+func (e *end) Peer() *link.Peer       { return &e.peer }
