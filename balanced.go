@@ -76,8 +76,8 @@ func transportOf(o *options.Dial) (credentials.TransportCredentials, error) {
 	return creds, nil
 }
 
-// forChannel returns what grpc-go must know of the options to connect, and to serve as the transport
-// to servers that speak only gRPC.
+// forChannel returns what grpc-go must know of the options to connect, and to serve as the
+// transport to servers that speak only gRPC.
 func forChannel(o *options.Dial) []grpc.DialOption {
 	opts := append(o.GRPCKeepalive(), grpc.WithMaxCallAttempts(o.MaxAttempts))
 	opts = append(opts, o.Channel...)
@@ -115,18 +115,16 @@ func (c *ClientConn) persist() {
 	}
 }
 
-// direct makes calls that grpc-go must make as a whole.
+// direct makes calls that grpc-go must make as a whole. It implements [grpc.ClientConnInterface].
 type direct struct {
 	conn  *ClientConn
 	creds []credentials.PerRPCCredentials
 }
 
-// Invoke implements [grpc.ClientConnInterface].
 func (d direct) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return d.conn.channel.Whole(d.creds).Invoke(ctx, method, forGRPC(args), reply, opts...)
 }
 
-// NewStream implements [grpc.ClientConnInterface].
 func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := d.conn.channel.Whole(d.creds).NewStream(ctx, desc, method, opts...)
 	if err != nil {

@@ -23,10 +23,9 @@ import (
 	"github.com/nearcall/nearcall/internal/targets"
 )
 
-// A ClientConn makes calls to one target. It implements [grpc.ClientConnInterface], so
-// generated NewXClient functions accept it. Create one with [NewClient] or
-// [Server.Client], and close it when it is no longer needed. All methods are safe for
-// concurrent use.
+// A ClientConn makes calls to one target. It implements [grpc.ClientConnInterface], so generated
+// NewXClient functions accept it. Create one with [NewClient] or [Server.Client], and close it when
+// it is no longer needed. All methods are safe for concurrent use.
 type ClientConn struct {
 	target string
 	client *call.Client
@@ -62,11 +61,11 @@ func init() {
 // These targets are nearcall's own, and a [Server] listens on them:
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
-//   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes shared memory
-//     if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it stands; percent-encoding
+//   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes shared memory if
+//     the server agrees: see [WithMaxSharedMemory](0). PATH is used as it stands; percent-encoding
 //     is not decoded. A relative PATH is resolved against the working directory when NewClient is
-//     called. If the absolute path is too long for a socket (the limit on Linux is 107 bytes), PATH is
-//     instead resolved each time a connection is made. While the server's accept queue is full,
+//     called. If the absolute path is too long for a socket (the limit on Linux is 107 bytes), PATH
+//     is instead resolved each time a connection is made. While the server's accept queue is full,
 //     connecting waits, as over TCP.
 //   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
 //     Calls fail with Unavailable if the server does not agree. Linux only.
@@ -74,23 +73,25 @@ func init() {
 //   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials
 //     NewClient returns an error unless HOST is a literal loopback address or
 //     localhost. Proxies are not used.
-//   - ws://HOST:PORT/PATH is a WebSocket without TLS. As with tcp:, a HOST that is neither a literal
-//     loopback address nor localhost needs insecure credentials; a ws: target accepts no others.
-//     wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts the system's
-//     root certificates, as for HTTPS; [NewTLS] makes credentials for other certificates. The default
-//     ports are 80 and 443.
+//   - ws://HOST:PORT/PATH is a WebSocket without TLS. As with tcp:, a HOST that is neither a
+//     literal loopback address nor localhost needs insecure credentials; a ws: target accepts no
+//     others. wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts
+//     the system's root certificates, as for HTTPS; [NewTLS] makes credentials for other
+//     certificates. The default ports are 80 and 443.
 //   - quic:HOST:PORT is QUIC, over UDP. The program must import
 //     github.com/nearcall/nearcall/quic, and the client needs credentials of [NewTLS].
 //
-// Every other target that [grpc.NewClient] takes can have several servers: HOST:PORT, dns:///NAME:PORT,
-// xds:///NAME, and those of registered resolvers and of [WithResolvers]. grpc-go resolves it, and its
-// balancers pick a server for each call. A server of nearcall's is called over the nearest path: in
-// process, over shared memory, or with nearcall's protocol over TCP. An ordinary gRPC server is called
-// by grpc-go. As in grpc-go, such a target needs credentials, be they insecure ones. An address that a
-// resolver returns may be a target of nearcall's own. The page docs/targets.md of this project says more.
+// Every other target that [grpc.NewClient] takes can have several servers: HOST:PORT,
+// dns:///NAME:PORT, xds:///NAME, and those of registered resolvers and of [WithResolvers]. grpc-go
+// resolves it, and its balancers pick a server for each call. A server of nearcall's is called over
+// the nearest path: in process, over shared memory, or with nearcall's protocol over TCP. An
+// ordinary gRPC server is called by grpc-go. As in grpc-go, such a target needs credentials, be
+// they insecure ones. An address that a resolver returns may be a target of nearcall's own. The
+// page docs/targets.md of this project says more.
 //
 // grpc:TARGET goes to grpc-go as a whole, together with the options that grpc-go has as well. An
-// ordinary gRPC server at a unix socket is grpc:unix:PATH. Schemes are case-insensitive, as in gRPC.
+// ordinary gRPC server at a unix socket is grpc:unix:PATH. Schemes are case-insensitive, as in
+// gRPC.
 //
 // NewClient returns an error if the target is malformed or not supported on this system,
 // or if an option is invalid or contradicts another.
@@ -312,7 +313,8 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 	return c.conn.WaitForStateChange(ctx, s)
 }
 
-// hinted makes a unary call, and appends c's hint to its error if the call has not reached a server.
+// hinted makes a unary call, and appends c's hint to its error if the call has not reached a
+// server.
 func (c *ClientConn) hinted(opts []grpc.CallOption, invoke func(opts []grpc.CallOption) error) error {
 	if c.hint == "" {
 		return invoke(opts)

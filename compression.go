@@ -12,10 +12,9 @@ import (
 // replaces [grpc.SetSendCompressor], which works in handlers of grpc-go only. ctx is
 // the handler's context. By default replies are compressed like the request.
 //
-// The compressor must be registered with package encoding and advertised by the client:
-// see [ClientSupportedCompressors]. The name "identity" turns compression off.
-// SetSendCompressor must be called before the header is sent, and not concurrently with
-// SendHeader or SendMsg.
+// The compressor must be registered with package encoding and advertised by the client: see
+// [ClientSupportedCompressors]. The name "identity" turns compression off. SetSendCompressor must
+// be called before the header is sent, and not concurrently with SendHeader or SendMsg.
 //
 // If ctx belongs to a call of grpc-go, SetSendCompressor calls grpc.SetSendCompressor, so a
 // service can be registered with servers of both kinds. In process the name is checked and stats
@@ -42,22 +41,19 @@ type prepared = call.Prepared
 // A PreparedMsg is a message that is encoded once and sent on many streams. It replaces
 // [grpc.PreparedMsg], which works with streams of grpc-go only.
 //
-// Pass it to SendMsg of streams that use the same codec as the stream it was encoded for. It can
-// be sent on any number of streams concurrently. Over sockets it is also compressed once, for
-// streams with the same compressor. In process it is decoded again for each stream. So is a
-// message that is sent on a stream of an ordinary gRPC client but was encoded for another kind of
-// stream.
+// Pass it to SendMsg of streams that use the same codec as the stream it was encoded for. It can be
+// sent on any number of streams concurrently. Over sockets it is also compressed once, for streams
+// with the same compressor. In process it is decoded again for each stream. So is a message that is
+// sent on a stream of an ordinary gRPC client but was encoded for another kind of stream.
 type PreparedMsg struct{ prepared }
 
-// Encode encodes msg with the codec and the compressor of s. msg can be modified
-// afterwards. Encode must not be called while p is being sent. Its errors are status
-// errors.
+// Encode encodes msg with the codec and the compressor of s. msg can be modified afterwards. Encode
+// must not be called while p is being sent. Its errors are status errors.
 //
-// If s is a stream of grpc-go, p can be sent on streams of grpc-go only: with SendMsg
-// on streams of a [ClientConn] whose target is grpc:TARGET, and with
-// [PreparedMsg.Send] on streams of a grpc.Server. This does not apply to a [Server]'s
-// streams with ordinary gRPC clients: they accept what was encoded for nearcall's own
-// clients, and vice versa.
+// If s is a stream of grpc-go, p can be sent on streams of grpc-go only: with SendMsg on streams of
+// a [ClientConn] whose target is grpc:TARGET, and with [PreparedMsg.Send] on streams of a
+// grpc.Server. This does not apply to a [Server]'s streams with ordinary gRPC clients: they accept
+// what was encoded for nearcall's own clients, and vice versa.
 //
 //lint:ignore SA1019 grpc.PreparedMsg takes it, too
 func (p *PreparedMsg) Encode(s grpc.Stream, msg any) error { return p.prepared.Encode(s, msg) }

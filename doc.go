@@ -21,8 +21,7 @@
 // options: grpc.NewServer becomes [NewServer], grpc.NewClient becomes [NewClient],
 // grpc.WithUserAgent becomes [WithUserAgent], and so on.
 //
-//   - Moving over, step by step:
-//     https://github.com/nearcall/nearcall/blob/main/docs/migrate.md
+//   - Moving over, step by step: https://github.com/nearcall/nearcall/blob/main/docs/migrate.md
 //   - What a call guarantees, and every difference from grpc-go:
 //     https://github.com/nearcall/nearcall/blob/main/docs/semantics.md
 //
@@ -35,8 +34,8 @@
 //     instead of marshalled. [Server.Client] is the same path without a name.
 //   - shm:PATH is shared memory between two processes of one user, set up over the unix
 //     socket at PATH. Linux only.
-//   - unix:PATH is the unix socket at PATH. On Linux the connection becomes shared memory
-//     if both processes belong to the same user, unless [WithMaxSharedMemory](0) or [MaxSharedMemory](0)
+//   - unix:PATH is the unix socket at PATH. On Linux the connection becomes shared memory if both
+//     processes belong to the same user, unless [WithMaxSharedMemory](0) or [MaxSharedMemory](0)
 //     forbids it.
 //   - unix-abstract:NAME is an abstract unix socket, which any user can reach. It stays a
 //     socket. Linux only.
@@ -46,8 +45,9 @@
 //     pass through HTTP proxies and load balancers.
 //   - quic:HOST:PORT is QUIC, over UDP, for networks that lose packets. It needs credentials of
 //     [NewTLS], and the program must import the module github.com/nearcall/nearcall/quic.
-//   - Other targets of grpc-go (localhost:50051, dns:///host:443, xds:///name, …) are resolved and balanced
-//     by grpc-go, and each server is called over the nearest path that it speaks: see [NewClient].
+//   - Other targets of grpc-go (localhost:50051, dns:///host:443, xds:///name, …) are resolved and
+//     balanced by grpc-go, and each server is called over the nearest path that it speaks: see
+//     [NewClient].
 //   - grpc:TARGET is an ordinary gRPC server. TARGET goes to grpc-go unchanged: the gRPC
 //     server at a unix socket is grpc:unix:PATH.
 //
@@ -67,13 +67,12 @@
 //
 // # Where handlers run
 //
-// In process, a unary handler runs on its caller's goroutine if the caller's context
-// cannot be cancelled, and on a worker goroutine of the server otherwise.
-// [Inline] selects the caller's goroutine for all unary calls, [Workers]
-// selects workers for all. Unary handlers that are called from other processes run on
-// workers, or on the goroutine that reads the connection if they have been quick so far.
-// Streaming handlers always run on workers. [Server.OnLoop] runs the handlers of a service on
-// an event loop, one at a time.
+// In process, a unary handler runs on its caller's goroutine if the caller's context cannot be
+// cancelled, and on a worker goroutine of the server otherwise. [Inline] selects the caller's
+// goroutine for all unary calls, [Workers] selects workers for all. Unary handlers that are called
+// from other processes run on workers, or on the goroutine that reads the connection if they have
+// been quick so far. Streaming handlers always run on workers. [Server.OnLoop] runs the handlers of
+// a service on an event loop, one at a time.
 //
 // As in grpc-go, a handler's panic is not recovered. On the caller's goroutine it unwinds
 // the caller's frames; on any other it ends the process.

@@ -20,9 +20,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// http2Headers is the default of MaxHeaderListSize for ordinary gRPC clients, in bytes. It is
-// below grpc-go's default of 16 MiB: with HPACK, a client can fill 16 MiB by sending 4 kB for each
-// call.
+// http2Headers is the default of MaxHeaderListSize for ordinary gRPC clients, in bytes. It is below
+// grpc-go's default of 16 MiB: with HPACK, a client can fill 16 MiB by sending 4 kB for each call.
 const http2Headers = 64 << 10
 
 // takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped, takeGRPC
@@ -35,7 +34,8 @@ func (s *Server) takeGRPC(c sock.Handover) {
 	}
 }
 
-// serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is stopped.
+// serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is
+// stopped.
 func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
 	inner := s.grpcServer()
 	return inner != nil && inner.ServeHTTP(w, r, p)
@@ -103,8 +103,8 @@ func (s *Server) grpcConfig() grpcserver.Config {
 	return c
 }
 
-// ages returns p with ages that grpc-go can take. At a MaxConnectionAge that is negative or shorter than
-// 10 ns it panics, and adding its jitter to a very long one overflows.
+// ages returns p with ages that grpc-go can take. At a MaxConnectionAge that is negative or shorter
+// than 10 ns it panics, and adding its jitter to a very long one overflows.
 func ages(p keepalive.ServerParameters) keepalive.ServerParameters {
 	p.MaxConnectionIdle = max(p.MaxConnectionIdle, 0)
 	switch age := &p.MaxConnectionAge; {
@@ -119,6 +119,7 @@ func ages(p keepalive.ServerParameters) keepalive.ServerParameters {
 }
 
 // A forwardingCodec is the codec of a server that forwards some calls.
+// It implements [encoding.CodecV2].
 type forwardingCodec struct {
 	forwarded options.ForwardCodec
 	forced    encoding.CodecV2 // for the services that the server does not forward; nil for protobuf
@@ -134,15 +135,12 @@ func (c forwardingCodec) codecOf(v any) encoding.CodecV2 {
 	return encoding.GetCodecV2("proto")
 }
 
-// Marshal implements [encoding.CodecV2].
 func (c forwardingCodec) Marshal(v any) (mem.BufferSlice, error) { return c.codecOf(v).Marshal(v) }
 
-// Unmarshal implements [encoding.CodecV2].
 func (c forwardingCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.codecOf(v).Unmarshal(data, v)
 }
 
-// Name implements [encoding.CodecV2].
 func (c forwardingCodec) Name() string { return c.forwarded.Name() }
 
 // acceptPrepared is an interceptor that lets handlers of ordinary gRPC clients' calls send

@@ -23,10 +23,9 @@ import (
 // GRPC returns a *grpc.ClientConn that stands for c, for APIs that require the concrete
 // type. Interceptors of c get the same one.
 //
-// Its calls run over c, with c's interceptors, stats handlers and default call options.
-// Its state is always c's, Connect and ResetConnectBackoff act on c, Target returns c's
-// target, and GetMethodConfig returns what [WithDefaultServiceConfig] set. Closing one
-// of the two closes both.
+// Its calls run over c, with c's interceptors, stats handlers and default call options. Its state
+// is always c's, Connect and ResetConnectBackoff act on c, Target returns c's target, and
+// GetMethodConfig returns what [WithDefaultServiceConfig] set. Closing one of the two closes both.
 //
 // GRPC creates it on first use and returns the same one afterwards. It costs four
 // goroutines until it is closed; its calls cost as much as c's. For targets that go to

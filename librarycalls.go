@@ -21,8 +21,8 @@ type libraries struct {
 	lives map[*grpc.ClientConn]context.Context // each ends when its connection is closed
 }
 
-// lifeOf returns a context that ends when cc is closed. The first call for cc starts a goroutine that
-// waits for that.
+// lifeOf returns a context that ends when cc is closed. The first call for cc starts a goroutine
+// that waits for that.
 func (l *libraries) lifeOf(cc *grpc.ClientConn) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +63,8 @@ func (l *libraries) begin(ctx context.Context, cc *grpc.ClientConn) *libraryCall
 	return c
 }
 
-// errorOf returns the call's error for err, which is that of a cancelled call if the connection was closed.
+// errorOf returns the call's error for err, which is that of a cancelled call if the connection was
+// closed.
 func (c *libraryCall) errorOf(err error) error {
 	if status.Code(err) == codes.Canceled && c.caller.Err() == nil && c.life.Err() != nil {
 		return connector.ErrClosing
@@ -71,7 +72,7 @@ func (c *libraryCall) errorOf(err error) error {
 	return err
 }
 
-// A libraryStream is a stream over a library's connection.
+// A libraryStream is a stream over a library's connection. It implements [grpc.ClientStream].
 type libraryStream struct {
 	grpc.ClientStream
 	call     *libraryCall
@@ -90,13 +91,11 @@ func (l *libraries) newStream(ctx context.Context, cc *grpc.ClientConn, desc *gr
 	return &libraryStream{s, call, desc != nil && !desc.ServerStreams}, nil
 }
 
-// Header implements [grpc.ClientStream].
 func (s *libraryStream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	return md, s.call.errorOf(err)
 }
 
-// SendMsg implements [grpc.ClientStream].
 func (s *libraryStream) SendMsg(m any) error {
 	err := s.ClientStream.SendMsg(m)
 	if err != nil && err != io.EOF {
@@ -106,7 +105,6 @@ func (s *libraryStream) SendMsg(m any) error {
 	return err
 }
 
-// RecvMsg implements [grpc.ClientStream].
 func (s *libraryStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil || s.oneReply {

@@ -8,20 +8,19 @@ import (
 	"github.com/nearcall/nearcall/internal/targets"
 )
 
-// A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always
-// arrive as byte streams, so Accept can return an error: pass the Listener to Serve and
-// do not wrap it.
+// A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always arrive as
+// byte streams, so Accept can return an error: pass the Listener to Serve and do not wrap it.
 //
 // The listeners of tcp:, unix:, unix-abstract:, shm:, ws: and wss: also have the method
 //
 //	File() (*os.File, error)
 //
 // It returns a copy of the listening socket, which a child process can inherit with
-// [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass
-// it to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue,
-// so a restart loses none. The listener and its copies share the mode of the socket, which is
-// non-blocking and stays so. Once File was called, a socket file belongs to the child, and Close does
-// not remove it.
+// [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass it
+// to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue, so a
+// restart loses none. The listener and its copies share the mode of the socket, which is
+// non-blocking and stays so. Once File was called, a socket file belongs to the child, and Close
+// does not remove it.
 //
 // The copy does not know its target, and Serve treats it as the socket of a tcp:, unix: or
 // unix-abstract: target. For two kinds of targets that changes which clients can call:
@@ -51,8 +50,7 @@ func (f listenOption) applyListen(o *socketfile.Options) { f(o) }
 // group are in place before a client can connect. Without the option the mode follows from the
 // process's umask.
 //
-// The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and
-// on Windows.
+// The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and on Windows.
 func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 	return listenOption(func(o *socketfile.Options) {
 		o.Mode = &mode
@@ -84,17 +82,16 @@ func TakeOver() ListenOption {
 //   - tcp:HOST:PORT is a port of this machine. With port 0 the system chooses a free one; the
 //     listener's Target contains it. Without HOST, or with 0.0.0.0 or [::], Listen listens on all
 //     addresses of the machine, and the Target is for clients on the same machine.
-//   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
-//     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
-//     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
-//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If
-//     another process holds that for more than a second, Close leaves the socket file. If the
-//     process is killed while it holds the lock file, that stays: later servers of the same user reuse
-//     it, but those of other users fail with an error that names it. Windows supports unix sockets
-//     since Windows 10, version 1803. On Windows PATH can begin with a drive.
-//   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients
-//     of the same user set up shared memory. Clients of other users are refused. Linux
-//     only.
+//   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener is closed.
+//     Every user who can write to the file can connect: see [SocketFile]. A file left behind by a
+//     killed server is replaced; if several servers try that at once, one succeeds and the others
+//     get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If another
+//     process holds that for more than a second, Close leaves the socket file. If the process is
+//     killed while it holds the lock file, that stays: later servers of the same user reuse it, but
+//     those of other users fail with an error that names it. Windows supports unix sockets since
+//     Windows 10, version 1803. On Windows PATH can begin with a drive.
+//   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients of the same
+//     user set up shared memory. Clients of other users are refused. Linux only.
 //   - ws://HOST:PORT/PATH is a port as for tcp:. Clients can open WebSockets only at PATH, which is
 //     / if it is left out. For wss://HOST:PORT/PATH the server needs [Creds], best with
 //     [NewTLS]. The default ports are 80 and 443.

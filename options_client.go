@@ -45,8 +45,7 @@ func WithChainStreamInterceptor(is ...grpc.StreamClientInterceptor) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...))
 }
 
-// WithStatsHandler adds a stats handler. It can be given more than once. A nil handler
-// is ignored.
+// WithStatsHandler adds a stats handler. It can be given more than once. A nil handler is ignored.
 func WithStatsHandler(h stats.Handler) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if h != nil {
@@ -112,10 +111,10 @@ func WithMaxCallAttempts(n int) DialOption {
 	}, grpc.WithMaxCallAttempts(n))
 }
 
-// WithIdleTimeout sets how long a connection without calls stays open. After that time,
-// or up to a quarter later, it is closed and becomes idle: it does not reconnect before
-// the next call or [ClientConn.Connect]. The default is 30 minutes; 0 disables the
-// timeout, and a negative one is as short as possible. In process it has no effect: an idle connection holds nothing worth closing.
+// WithIdleTimeout sets how long a connection without calls stays open. After that time, or up to a
+// quarter later, it is closed and becomes idle: it does not reconnect before the next call or
+// [ClientConn.Connect]. The default is 30 minutes; 0 disables the timeout, and a negative one is as
+// short as possible. In process it has no effect: an idle connection holds nothing worth closing.
 func WithIdleTimeout(d time.Duration) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if o.IdleTimeout = d; d < 0 {
@@ -124,9 +123,10 @@ func WithIdleTimeout(d time.Duration) DialOption {
 	}, grpc.WithIdleTimeout(d))
 }
 
-// WithDisableSharedMemory makes connections stay sockets: those of unix: targets, which become shared
-// memory on Linux if the server has the same user and agrees, and those of HOST:PORT to this host. With
-// shared memory the network of the call's peer address is "shm". It has no effect on shm: targets.
+// WithDisableSharedMemory makes connections stay sockets: those of unix: targets, which become
+// shared memory on Linux if the server has the same user and agrees, and those of HOST:PORT to this
+// host. With shared memory the network of the call's peer address is "shm". It has no effect on
+// shm: targets.
 func WithDisableSharedMemory() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.NoUpgrade = true })
 }
@@ -158,9 +158,9 @@ func WithDisableSpinning() DialOption {
 // WithConnectParams sets the backoff between connection attempts, and how long an attempt can take
 // before it fails. For tcp: targets the backoff is gRPC's by default: 1 s, growing by a factor of
 // 1.6 up to 120 s. For nearcall's other targets, which have no network in between, it is 20 ms,
-// growing by 1.6 up to 1 s. As in grpc-go, an attempt can take p.MinConnectTimeout or as long as the
-// backoff after it, whichever is longer. Without this option MinConnectTimeout is 20 s, and in p it is
-// 0 by default.
+// growing by 1.6 up to 1 s. As in grpc-go, an attempt can take p.MinConnectTimeout or as long as
+// the backoff after it, whichever is longer. Without this option MinConnectTimeout is 20 s, and in
+// p it is 0 by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Backoff, o.Timeout = &p.Backoff, p.MinConnectTimeout }, grpc.WithConnectParams(p))
 }
@@ -186,10 +186,9 @@ func WithUserAgent(ua string) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.UserAgent = ua }, grpc.WithUserAgent(ua))
 }
 
-// WithAuthority sets the :authority that handlers see. The server's certificate must be
-// valid for it. The default is the server name of the transport credentials if they
-// have one; otherwise it is NAME of an inproc: target, HOST:PORT of a tcp: target, and
-// localhost for unix: and shm: targets.
+// WithAuthority sets the :authority that handlers see. The server's certificate must be valid for
+// it. The default is the server name of the transport credentials if they have one; otherwise it is
+// NAME of an inproc: target, HOST:PORT of a tcp: target, and localhost for unix: and shm: targets.
 func WithAuthority(authority string) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Authority = authority }, grpc.WithAuthority(authority))
 }
@@ -224,12 +223,12 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
 // ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
 // shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. For
-// targets of grpc-go, dial gets what it gets there, and calls stay on the connection that it returns:
-// they end if the program closes that. dial is called again when the connection was lost, and after
-// [WithIdleTimeout] without a call. If the program has no other connection at that time, dial must
-// return an error. WithIdleTimeout(0) keeps the first connection open.
-// The client asks the other end which protocol it speaks. Within a WebSocket that is not possible:
-// use a ws:// target, whose dialer opens the TCP connection below.
+// targets of grpc-go, dial gets what it gets there, and calls stay on the connection that it
+// returns: they end if the program closes that. dial is called again when the connection was lost,
+// and after [WithIdleTimeout] without a call. If the program has no other connection at that time,
+// dial must return an error. WithIdleTimeout(0) keeps the first connection open. The client asks
+// the other end which protocol it speaks. Within a WebSocket that is not possible: use a ws://
+// target, whose dialer opens the TCP connection below.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
@@ -261,9 +260,9 @@ func forChannelToo(opt grpc.DialOption) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Channel = append(o.Channel, opt) }, opt)
 }
 
-// WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to grpc-go
-// as a whole, as grpc:TARGET does, because nearcall cannot know what the options say. NewClient
-// logs that.
+// WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to
+// grpc-go as a whole, as grpc:TARGET does, because nearcall cannot know what the options say.
+// NewClient logs that.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.OnlyGRPC = true }, opts...)
 }

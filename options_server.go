@@ -54,12 +54,12 @@ func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Stream = append(o.Stream, is...) })
 }
 
-// InTapHandle sets a function that is asked before a call is accepted, over every path. It may refuse
-// the call, or return the context for stats handlers, interceptors and the handler, as
-// [tap.ServerInHandle] says. It must be quick: over most paths it runs on the goroutine that reads the
-// connection. In process it runs on the caller's, and over HTTP on the request's, so it may run
-// concurrently. Stats handlers do not learn of calls that it refuses, except for ordinary gRPC clients
-// over [Server.ServeHTTP]. InTapHandle panics if it is given twice.
+// InTapHandle sets a function that is asked before a call is accepted, over every path. It may
+// refuse the call, or return the context for stats handlers, interceptors and the handler, as
+// [tap.ServerInHandle] says. It must be quick: over most paths it runs on the goroutine that reads
+// the connection. In process it runs on the caller's, and over HTTP on the request's, so it may run
+// concurrently. Stats handlers do not learn of calls that it refuses, except for ordinary gRPC
+// clients over [Server.ServeHTTP]. InTapHandle panics if it is given twice.
 func InTapHandle(h tap.ServerInHandle) ServerOption {
 	return options.SetServer(func(o *options.Server) {
 		if o.Tap != nil {
@@ -132,8 +132,7 @@ func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Codec, o.ForcedCodec = codec.WrapV2(c), c })
 }
 
-// WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The
-// default is false.
+// WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The default is false.
 func WaitForHandlers(wait bool) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.ServerConfig.WaitForHandlers = wait })
 }
@@ -170,11 +169,10 @@ func HandlerPlacement(p Placement) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Placement = p })
 }
 
-// ImmutableMessages promises that the server's handlers and interceptors do not modify a
-// message after it was received or sent. Then messages are passed to and from
-// in-process clients without a deep copy, if the client makes the same promise with
-// [WithImmutableMessages]: sender and receiver share nested messages, bytes and maps. With
-// any other client messages are copied as usual.
+// ImmutableMessages promises that the server's handlers and interceptors do not modify a message
+// after it was received or sent. Then messages are passed to and from in-process clients without a
+// deep copy, if the client makes the same promise with [WithImmutableMessages]: sender and receiver
+// share nested messages, bytes and maps. With any other client messages are copied as usual.
 //
 // Size limits still apply. Messages that marshalling would refuse, such as those with
 // invalid UTF-8, are not detected. Breaking the promise is a data race.
@@ -206,10 +204,9 @@ func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Enforcement = p })
 }
 
-// InitialConnWindowSize sets the flow-control window of a connection from another
-// process: how many bytes all of its callers together can send before the server has
-// read them. The default is 2 MiB; the minimum is the window of a stream. In process
-// only streams have windows.
+// InitialConnWindowSize sets the flow-control window of a connection from another process: how many
+// bytes all of its callers together can send before the server has read them. The default is 2 MiB;
+// the minimum is the window of a stream. In process only streams have windows.
 func InitialConnWindowSize(bytes int32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.ConnWindow = max(int(bytes), 0) })
 }
@@ -233,12 +230,12 @@ func DisableSharedMemory() ServerOption {
 }
 
 // MaxSharedMemory limits the shared memory that all connections of the server use together, in
-// bytes. The default is 1 GiB; 0 and less leave no room for any. [DisableSharedMemory] turns it off.
-// A connection uses 520 KiB for both directions. While it sends messages of 32 KiB or more it uses
-// up to 64 MiB more, which it releases 5 seconds after the last of them. Large messages that clients
-// send count towards the clients' limits: see [WithMaxSharedMemory]. But if a client frees such
-// memory while the server reads it, the memory can count for the server instead. It then uses up to
-// a quarter of the limit in addition.
+// bytes. The default is 1 GiB; 0 and less leave no room for any. [DisableSharedMemory] turns it
+// off. A connection uses 520 KiB for both directions. While it sends messages of 32 KiB or more it
+// uses up to 64 MiB more, which it releases 5 seconds after the last of them. Large messages that
+// clients send count towards the clients' limits: see [WithMaxSharedMemory]. But if a client frees
+// such memory while the server reads it, the memory can count for the server instead. It then uses
+// up to a quarter of the limit in addition.
 //
 // Clients that do not read their replies cannot starve others. A connection gets memory for large
 // messages only if at least four times as much as it then has stays free for the others. An eighth
@@ -296,14 +293,14 @@ func OtherClients(kinds ClientKind) ServerOption {
 	})
 }
 
-// GRPCServerOptions adds options of grpc-go. Use it for options that nearcall does not have, such as
-// orca's CallMetricsServerOption, [grpc.NumStreamWorkers] and the buffer sizes.
-// They come after the options that nearcall derives from the server's.
+// GRPCServerOptions adds options of grpc-go. Use it for options that nearcall does not have, such
+// as orca's CallMetricsServerOption, [grpc.NumStreamWorkers] and the buffer sizes. They come after
+// the options that nearcall derives from the server's.
 //
 // Interceptors in them apply to the calls of all clients. Everything else applies only to calls of
-// ordinary gRPC clients. The option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options of
-// connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP]. For all clients there is
-// [InTapHandle].
+// ordinary gRPC clients. The option [grpc.Creds] has no effect: use [Creds]. As in grpc-go, options
+// of connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP]. For all clients there
+// is [InTapHandle].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

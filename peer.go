@@ -121,13 +121,11 @@ func (d *peerDialer) Dial(context.Context) (link.Session, error) {
 }
 
 // A peerSession is a session that lasts as long as its connection: closing a ClientConn does not
-// end it.
+// end it. It implements [link.Session].
 type peerSession struct{ link.Session }
 
-// Retire implements [link.Session].
 func (peerSession) Retire() {}
 
-// Close implements [link.Session].
 func (peerSession) Close(error) error { return nil }
 
 // serve makes the server of WithServer, if there is one, accept the peer's calls. idle counts

@@ -27,10 +27,9 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A Server serves gRPC services to nearcall clients in this and other processes. It
-// implements [grpc.ServiceRegistrar], so generated RegisterXServer functions accept it,
-// and the GetServiceInfo that reflection requires. All methods are safe for concurrent
-// use.
+// A Server serves gRPC services to nearcall clients in this and other processes. It implements
+// [grpc.ServiceRegistrar], so generated RegisterXServer functions accept it, and the GetServiceInfo
+// that reflection requires. All methods are safe for concurrent use.
 //
 // Create a Server with [NewServer], register services, then call [Server.Serve] for
 // each listener or [Server.Client] for clients in this process.
@@ -108,17 +107,16 @@ type Registrar interface {
 }
 
 // A registrar registers services whose handlers run on a loop.
+// It implements [grpc.ServiceRegistrar] and [Registrar].
 type registrar struct {
 	server *Server
 	loop   wait.Loop
 }
 
-// RegisterService implements [grpc.ServiceRegistrar].
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	r.server.core.Register(desc, impl, r.loop)
 }
 
-// GetServiceInfo implements [Registrar].
 func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.server.GetServiceInfo() }
 
 // GetServiceInfo returns the registered services by name, including those on loops.
@@ -206,9 +204,9 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	return over
 }
 
-// isBareTCP reports whether lis is a TCP listener of package net, or one of tls.NewListener over such
-// a listener. Any other may close the connections that it has accepted, and calls on a nearer path
-// would go on.
+// isBareTCP reports whether lis is a TCP listener of package net, or one of tls.NewListener over
+// such a listener. Any other may close the connections that it has accepted, and calls on a nearer
+// path would go on.
 func isBareTCP(lis net.Listener) bool {
 	if _, ok := lis.(*net.TCPListener); ok {
 		return true
@@ -258,7 +256,8 @@ func (s *Server) remove(open *listening) (mine, stopped bool) {
 // [WithContextDialer].
 //
 // Of a pair of sockets the system knows only which process has made it. If that is this process,
-// handlers do not get a [UnixAuthInfo]. If another process has made the pair, theirs names that one.
+// handlers do not get a [UnixAuthInfo]. If another process has made the pair, theirs names that
+// one.
 //
 // ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
 // if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
@@ -316,11 +315,11 @@ func (s *Server) accept(session link.Session) link.Acceptor {
 	return s.core.Accept(session)
 }
 
-// Stop closes all listeners and connections and cancels running calls, whose callers
-// get Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is
-// set. A caller whose own goroutine runs the handler gets Unavailable when the handler
-// returns: see [ClientConn.Close]. So does a web client over HTTP/2, unless its connection is closed
-// before, after a second.
+// Stop closes all listeners and connections and cancels running calls, whose callers get
+// Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is set. A caller
+// whose own goroutine runs the handler gets Unavailable when the handler returns: see
+// [ClientConn.Close]. So does a web client over HTTP/2, unless its connection is closed before,
+// after a second.
 func (s *Server) Stop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {

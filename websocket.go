@@ -21,9 +21,9 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	return r, r != nil
 }
 
-// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP, but for WebSockets:
-// of gRPC, Connect, with binary messages or JSON, and gRPC-Web. It is for programs that run an HTTP
-// server, with a mux, middleware and TLS that they choose:
+// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP, but for
+// WebSockets: of gRPC, Connect, with binary messages or JSON, and gRPC-Web. It is for programs that
+// run an HTTP server, with a mux, middleware and TLS that they choose:
 //
 //	site := &http.Server{Addr: ":443", Handler: server, HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}
 //	site.ListenAndServeTLS("cert.pem", "key.pem")
@@ -43,14 +43,14 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 // connection for each request.
 //
 // Middleware that wraps the ResponseWriter needs a method Unwrap, as http.ResponseController does.
-// Without it, calls of gRPC-Web and streams fail with 500, and gRPC with Internal. Unary calls work,
-// but wait for the body of a slow client for as long as the HTTP server does, whatever their
+// Without it, calls of gRPC-Web and streams fail with 500, and gRPC with Internal. Unary calls
+// work, but wait for the body of a slow client for as long as the HTTP server does, whatever their
 // deadline, and GracefulStop waits with them.
 //
-// ServeHTTP returns when the answer was written and the handler has returned. After [Server.Stop] or
-// [Server.GracefulStop] it answers with 503. GracefulStop waits for calls, and http.Server.Shutdown
-// does not wait for those over WebSockets: call GracefulStop first, and then Shutdown, which waits
-// until the last answers are sent.
+// ServeHTTP returns when the answer was written and the handler has returned. After [Server.Stop]
+// or [Server.GracefulStop] it answers with 503. GracefulStop waits for calls, and
+// http.Server.Shutdown does not wait for those over WebSockets: call GracefulStop first, and then
+// Shutdown, which waits until the last answers are sent.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.web.ServeHTTP(w, r, s.accept)
 }
@@ -63,8 +63,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //
 // A WebSocket carries calls of all services of the server, whatever the path, and middleware sees
 // only the request that opens it. If some clients may call only some services, let interceptors
-// decide. What [Server.ServeHTTP] says of limits, peers and the end applies. The handler returns when
-// the WebSocket is open.
+// decide. What [Server.ServeHTTP] says of limits, peers and the end applies. The handler returns
+// when the WebSocket is open.
 func (s *Server) WebSockets() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.web.ServeWebSocket(w, r, s.accept) })
 }

@@ -14,9 +14,9 @@ import (
 
 // Codec returns c as a codec of gRPC. A client passes it to [NewTransport] with
 // [google.golang.org/grpc.ForceCodecV2]. A server registers it with
-// [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already, but not for
-// clients that speak gRPC over HTTP/2. c's methods get context.Background. A panic of c becomes an error,
-// because gRPC encodes a reply where nothing recovers it.
+// [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already,
+// but not for clients that speak gRPC over HTTP/2. c's methods get context.Background. A panic of c
+// becomes an error, because gRPC encodes a reply where nothing recovers it.
 func Codec(c connect.Codec) encoding.CodecV2 { return codec{c} }
 
 type codec struct{ connect.Codec }
@@ -61,8 +61,8 @@ func (c compressor) Decompress(r io.Reader) (io.Reader, error) {
 	return &untilEnd{rc: rc}, nil
 }
 
-// untilEnd reads from rc and closes it at its end. A reader that gRPC abandons, because a message is too
-// large, is left to the garbage collector.
+// untilEnd reads from rc and closes it at its end. A reader that gRPC abandons, because a message
+// is too large, is left to the garbage collector.
 type untilEnd struct {
 	rc  io.ReadCloser
 	end error // not nil once rc is closed

@@ -88,9 +88,9 @@ func handlerError(ctx context.Context, err error) error {
 	return e
 }
 
-// verdict returns the error of gRPC with which a call ends whose handler of Connect has returned err.
-// As Connect demands, the caller gets only what the handler has written for it: of the errors of other
-// calls and of other packages it gets a code, and no text.
+// verdict returns the error of gRPC with which a call ends whose handler of Connect has returned
+// err. As Connect demands, the caller gets only what the handler has written for it: of the errors
+// of other calls and of other packages it gets a code, and no text.
 func verdict(err error) error {
 	if err == nil {
 		return nil

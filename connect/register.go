@@ -4,14 +4,15 @@
 //	client := pingv1connect.NewPingServiceClient(connect.NewClient(nearconnect.NewTransport(conn)))
 //	nearconnect.Register(srv, server)
 //
-// [NewTransport] is the client's side: conn is a *nearcall.ClientConn, or any other gRPC connection.
-// [Register] is the server's side: a *nearcall.Server serves the handlers of a *connect.Server, beside
-// services with gRPC's generated code. [NewServer] goes the other way: it makes a *connect.Server of
-// services with gRPC's generated code.
+// [NewTransport] is the client's side: conn is a *nearcall.ClientConn, or any other gRPC
+// connection. [Register] is the server's side: a *nearcall.Server serves the handlers of a
+// *connect.Server, beside services with gRPC's generated code. [NewServer] goes the other way: it
+// makes a *connect.Server of services with gRPC's generated code.
 //
 // On the way a call is an ordinary call of nearcall. So clients with Connect's generated code call
-// services with gRPC's, and vice versa, and the options, interceptors and limits of the *nearcall.ClientConn
-// and the *nearcall.Server apply. In process protobuf messages are not marshalled.
+// services with gRPC's, and vice versa, and the options, interceptors and limits of the
+// *nearcall.ClientConn and the *nearcall.Server apply. In process protobuf messages are not
+// marshalled.
 //
 // The file README.md of this module lists where the rules of gRPC and of Connect differ.
 package nearconnect
@@ -29,16 +30,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Register makes srv, usually a *nearcall.Server, serve the procedures that are registered with server, in
-// addition to srv's services. All clients of srv can call them. It panics where RegisterService of
-// srv does: srv must not have services of the same names, and must not have been started.
+// Register makes srv, usually a *nearcall.Server, serve the procedures that are registered with
+// server, in addition to srv's services. All clients of srv can call them. It panics where
+// RegisterService of srv does: srv must not have services of the same names, and must not have been
+// started.
 //
 // The interceptors of srv are outside those of server. They see unary calls as unary ones if the
-// procedure's Schema is a protoreflect.MethodDescriptor whose messages are registered, as generated code
-// makes it, and as streams otherwise.
+// procedure's Schema is a protoreflect.MethodDescriptor whose messages are registered, as generated
+// code makes it, and as streams otherwise.
 //
-// A panic of a handler, or of the codec that encodes its reply, fails the call with [connect.CodeInternal],
-// and is logged with grpclog.
+// A panic of a handler, or of the codec that encodes its reply, fails the call with
+// [connect.CodeInternal], and is logged with grpclog.
 //
 // Calls of procedures that are not registered go to the handler of [UnknownHandler], if srv has it.
 func Register(srv grpc.ServiceRegistrar, server *connect.Server) {

@@ -89,7 +89,7 @@ func copyMessage(dst, src any) error {
 	return nil
 }
 
-// A unaryServerStream is the handler's side of a unary call.
+// A unaryServerStream is the handler's side of a unary call. It implements [connect.ServerStream].
 type unaryServerStream struct {
 	info   connect.CallInfo
 	ctx    context.Context
@@ -130,7 +130,6 @@ func (s *unaryServerStream) serve(p *procedure) (any, error) {
 	return s.reply, nil
 }
 
-// Receive implements [connect.ServerStream].
 func (s *unaryServerStream) Receive(msg any) error {
 	if s.received {
 		return io.EOF
@@ -139,11 +138,10 @@ func (s *unaryServerStream) Receive(msg any) error {
 	return handlerError(s.ctx, s.decode(msg))
 }
 
-// SendHeaders implements [connect.ServerStream]. As over HTTP, the header of a unary call goes out with
-// its end.
+// SendHeaders implements [connect.ServerStream]. As over HTTP, the header of a unary call goes out
+// with its end.
 func (s *unaryServerStream) SendHeaders() error { return nil }
 
-// Send implements [connect.ServerStream].
 func (s *unaryServerStream) Send(msg any) error {
 	if s.reply != nil {
 		return connect.NewError(connect.CodeInternal, "a unary call has one response, and Send was called before")
@@ -166,7 +164,7 @@ func (p *procedure) serveStream(_ any, stream grpc.ServerStream) error {
 	return verdict(err)
 }
 
-// A serverStream is the handler's side of a stream.
+// A serverStream is the handler's side of a stream. It implements [connect.ServerStream].
 type serverStream struct {
 	info   connect.CallInfo
 	stream grpc.ServerStream
@@ -175,13 +173,9 @@ type serverStream struct {
 	headerSent bool // or set, to be sent with a message or the end; used only by the goroutine that sends
 }
 
-// Receive implements [connect.ServerStream].
 func (s *serverStream) Receive(msg any) error { return handlerError(s.ctx, s.stream.RecvMsg(msg)) }
+func (s *serverStream) SendHeaders() error    { return s.flushHeader(s.stream.SendHeader) }
 
-// SendHeaders implements [connect.ServerStream].
-func (s *serverStream) SendHeaders() error { return s.flushHeader(s.stream.SendHeader) }
-
-// Send implements [connect.ServerStream].
 func (s *serverStream) Send(msg any) error {
 	if err := s.flushHeader(s.setHeader); err != nil {
 		return err

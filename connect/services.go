@@ -32,8 +32,8 @@ type service struct {
 	impl any
 }
 
-// RegisterService implements [grpc.ServiceRegistrar]. Generated code calls it. It panics if impl does
-// not implement the service, or if the service is already registered.
+// RegisterService implements [grpc.ServiceRegistrar]. Generated code calls it. It panics if impl
+// does not implement the service, or if the service is already registered.
 func (s *Services) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	if impl != nil {
 		if want := reflect.TypeOf(desc.HandlerType).Elem(); !reflect.TypeOf(impl).Implements(want) {
@@ -48,10 +48,10 @@ func (s *Services) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.all = append(s.all, service{desc, impl})
 }
 
-// NewServer returns a *connect.Server with services, which may have more methods registered, and be mounted
-// over HTTP by connecthttp or be passed to [Register]. Its handlers find what gRPC's handlers find in
-// their context: metadata, the method's name and the caller's address. The interceptors and stats handlers
-// of a gRPC server do not apply.
+// NewServer returns a *connect.Server with services, which may have more methods registered, and be
+// mounted over HTTP by connecthttp or be passed to [Register]. Its handlers find what gRPC's
+// handlers find in their context: metadata, the method's name and the caller's address. The
+// interceptors and stats handlers of a gRPC server do not apply.
 func NewServer(services *Services, interceptors ...connect.ServerInterceptor) *connect.Server {
 	server := connect.NewServer(interceptors...)
 	for _, svc := range services.all {
@@ -74,8 +74,8 @@ func NewServer(services *Services, interceptors ...connect.ServerInterceptor) *c
 	return server
 }
 
-// specOf returns the Spec of a method. Its schema and its idempotency level are those of the registered
-// descriptor, if there is one.
+// specOf returns the Spec of a method. Its schema and its idempotency level are those of the
+// registered descriptor, if there is one.
 func specOf(desc *grpc.ServiceDesc, method string, kind connect.StreamType) connect.Spec {
 	spec := connect.Spec{Procedure: "/" + desc.ServiceName + "/" + method, StreamType: kind}
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(desc.ServiceName + "." + method))
@@ -117,8 +117,8 @@ func (svc service) stream(d *grpc.StreamDesc) connect.ServerFunc {
 	}
 }
 
-// A grpcStream is the [grpc.ServerStream] of a call that a *connect.Server dispatches. A wrapper of it is the
-// [grpc.ServerTransportStream].
+// A grpcStream is the [grpc.ServerStream] of a call that a *connect.Server dispatches. A wrapper of
+// it is the [grpc.ServerTransportStream].
 type grpcStream struct {
 	ctx       context.Context
 	procedure string
@@ -148,10 +148,9 @@ func newGRPCStream(ctx context.Context, spec connect.Spec, stream connect.Server
 	return s, nil
 }
 
-// An address is that of a peer of which Connect knows only the text.
+// An address is that of a peer of which Connect knows only the text. It implements [net.Addr].
 type address string
 
-// Network implements [net.Addr].
 func (a address) Network() string {
 	if _, err := netip.ParseAddrPort(string(a)); err == nil {
 		return "tcp"
@@ -159,7 +158,6 @@ func (a address) Network() string {
 	return "connect"
 }
 
-// String implements [net.Addr].
 func (a address) String() string { return string(a) }
 
 // end ends the call with err, the error of gRPC's handler, and returns Connect's.
@@ -176,12 +174,10 @@ func (s *grpcStream) end(err error) error {
 	return fromStatus(err)
 }
 
-// Context implements [grpc.ServerStream].
 func (s *grpcStream) Context() context.Context { return s.ctx }
 
 var errHeaderSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
 
-// SetHeader implements [grpc.ServerStream].
 func (s *grpcStream) SetHeader(md metadata.MD) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +195,6 @@ func (s *grpcStream) setHeaderLocked(md metadata.MD) error {
 	return nil
 }
 
-// SendHeader implements [grpc.ServerStream].
 func (s *grpcStream) SendHeader(md metadata.MD) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +208,6 @@ func (s *grpcStream) SendHeader(md metadata.MD) error {
 	return grpcError(s.stream.SendHeaders())
 }
 
-// SetTrailer implements [grpc.ServerStream].
 func (s *grpcStream) SetTrailer(md metadata.MD) { _ = s.setTrailer(md) }
 
 func (s *grpcStream) setTrailer(md metadata.MD) error {
@@ -237,7 +231,6 @@ func addMetadata(h *connect.Header, md metadata.MD) {
 	}
 }
 
-// SendMsg implements [grpc.ServerStream].
 func (s *grpcStream) SendMsg(msg any) error {
 	s.mu.Lock()
 	s.headerSent = true
@@ -245,7 +238,6 @@ func (s *grpcStream) SendMsg(msg any) error {
 	return grpcError(s.stream.Send(msg))
 }
 
-// RecvMsg implements [grpc.ServerStream].
 func (s *grpcStream) RecvMsg(msg any) error { return grpcError(s.stream.Receive(msg)) }
 
 // grpcError returns an error of a stream of Connect as gRPC's.
@@ -262,11 +254,9 @@ func grpcError(err error) error {
 	}
 }
 
-// A transportStream is the [grpc.ServerTransportStream] of a grpcStream, for grpc.SetHeader and the like.
+// A transportStream is the [grpc.ServerTransportStream] of a grpcStream, for grpc.SetHeader and the
+// like.
 type transportStream struct{ *grpcStream }
 
-// Method implements [grpc.ServerTransportStream].
-func (t transportStream) Method() string { return t.procedure }
-
-// SetTrailer implements [grpc.ServerTransportStream].
+func (t transportStream) Method() string                  { return t.procedure }
 func (t transportStream) SetTrailer(md metadata.MD) error { return t.setTrailer(md) }

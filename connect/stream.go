@@ -14,8 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A clientStream is the caller's side of a stream. The first SendHeaders, Send or Receive opens gRPC's
-// stream.
+// A clientStream is the caller's side of a stream. The first SendHeaders, Send or Receive opens
+// gRPC's stream. It implements [connect.ClientStream].
 type clientStream struct {
 	clientCall
 	desc   grpc.StreamDesc
@@ -71,14 +71,14 @@ func (s *clientStream) errorOf(err error, remote bool) error {
 	return callerError(s.ctx, err, remote)
 }
 
-// SendHeaders implements [connect.ClientStream].
 func (s *clientStream) SendHeaders() error {
 	_, err := s.open()
 	return err
 }
 
-// Send implements [connect.ClientStream]. If the call has ended it returns io.EOF, and Receive the reason,
-// unless the caller's context has ended it. If msg cannot be sent, the call goes on without it.
+// Send implements [connect.ClientStream]. If the call has ended it returns io.EOF, and Receive the
+// reason, unless the caller's context has ended it. If msg cannot be sent, the call goes on without
+// it.
 func (s *clientStream) Send(msg any) error {
 	if s.sentLast {
 		return io.EOF
@@ -101,7 +101,6 @@ func (s *clientStream) Send(msg any) error {
 	return io.EOF
 }
 
-// CloseSend implements [connect.ClientStream].
 func (s *clientStream) CloseSend() error {
 	if s.sentLast {
 		return nil
@@ -114,7 +113,6 @@ func (s *clientStream) CloseSend() error {
 	return s.errorOf(stream.CloseSend(), false)
 }
 
-// Receive implements [connect.ClientStream].
 func (s *clientStream) Receive(msg any) error {
 	if s.end != nil {
 		return s.end
@@ -154,7 +152,6 @@ func (s *clientStream) learnHeader(stream grpc.ClientStream) {
 	}
 }
 
-// Close implements [connect.ClientStream].
 func (s *clientStream) Close() error {
 	s.closed.Store(true)
 	s.release()

@@ -10,16 +10,16 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// NewTransport returns a transport for [connect.NewClient] that makes its calls with conn, usually a
-// *nearcall.ClientConn. opts apply to all calls. Useful ones are:
+// NewTransport returns a transport for [connect.NewClient] that makes its calls with conn, usually
+// a *nearcall.ClientConn. opts apply to all calls. Useful ones are:
 //
 //   - [grpc.ForceCodecV2] with [Codec], for another encoding than protobuf's
 //   - [grpc.UseCompressor], with the name "gzip" or that of a registered [Compressor]
 //   - [grpc.MaxCallRecvMsgSize], by default 4 MiB as in Connect, and [grpc.MaxCallSendMsgSize]
 //   - [grpc.WaitForReady]
 //
-// A unary call is made by Receive. Its request must not be changed before, and Close does not interrupt
-// a handler that runs on the goroutine of its caller: see nearcall.HandlerPlacement.
+// A unary call is made by Receive. Its request must not be changed before, and Close does not
+// interrupt a handler that runs on the goroutine of its caller: see nearcall.HandlerPlacement.
 func NewTransport(conn grpc.ClientConnInterface, opts ...grpc.CallOption) connect.Transport {
 	t := &transport{conn: conn, opts: opts, protocol: connect.ProtocolNameGRPC, codec: connect.CodecNameProto, encoding: connect.CompressionNameIdentity}
 	if c, ok := conn.(interface{ Target() string }); ok {

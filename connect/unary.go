@@ -14,8 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A unaryStream is the caller's side of a unary call. Send only notes the request. Receive makes the
-// call, on its own goroutine, when there is a request.
+// A unaryStream is the caller's side of a unary call. Send only notes the request. Receive makes
+// the call, on its own goroutine, when there is a request. It implements [connect.ClientStream].
 type unaryStream struct {
 	clientCall
 
@@ -36,7 +36,6 @@ type unaryStream struct {
 // SendHeaders implements [connect.ClientStream]. The header goes out with the request.
 func (s *unaryStream) SendHeaders() error { return nil }
 
-// Send implements [connect.ClientStream].
 func (s *unaryStream) Send(msg any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +50,6 @@ func (s *unaryStream) Send(msg any) error {
 	return nil
 }
 
-// CloseSend implements [connect.ClientStream].
 func (s *unaryStream) CloseSend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +58,6 @@ func (s *unaryStream) CloseSend() error {
 	return nil
 }
 
-// Close implements [connect.ClientStream].
 func (s *unaryStream) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -72,7 +69,6 @@ func (s *unaryStream) Close() error {
 
 func (s *unaryStream) wakeLocked() { wait.Unpark(s.change.Wake()) }
 
-// Receive implements [connect.ClientStream].
 func (s *unaryStream) Receive(msg any) error {
 	if s.received {
 		return io.EOF

@@ -30,11 +30,11 @@ import (
 // Name is the content-subtype of FlatBuffers, as in package flatbuffers.
 const Name = "flatbuffers"
 
-// NewCodec returns a codec for the tables of compiled schemas, named [Name]. A compiled schema is what
-// flatc --binary --schema writes, with the extension bfbs. NewCodec panics if a schema is something
-// else, so the program must trust it: embed it. A server uses the codec with
-// encoding.RegisterCodecV2 or nearcall.ForceServerCodecV2, and a client with
-// grpc.ForceCodecV2 among its default call options.
+// NewCodec returns a codec for the tables of compiled schemas, named [Name]. A compiled schema is
+// what flatc --binary --schema writes, with the extension bfbs. NewCodec panics if a schema is
+// something else, so the program must trust it: embed it. A server uses the codec with
+// encoding.RegisterCodecV2 or nearcall.ForceServerCodecV2, and a client with grpc.ForceCodecV2
+// among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole
 // message. A builder can be used again once the call or Send has returned, unless both sides share
@@ -174,8 +174,8 @@ func (c *codec) tableOf(v any) (*table, error) {
 	return found, nil
 }
 
-// hasType reports whether flatc gives t a Go type of that name: the package has the last name of the
-// namespace, or any if there is no namespace.
+// hasType reports whether flatc gives t a Go type of that name: the package has the last name of
+// the namespace, or any if there is no namespace.
 func (t *table) hasType(name string) bool {
 	if !strings.Contains(t.name, ".") {
 		return strings.HasSuffix(name, "."+t.name)

@@ -15,9 +15,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// owned has the memory that is owned by builders and by the tables that large messages were received
-// into. It keeps neither alive. When the garbage collector has found the owner, owned forgets the
-// memory and does not free it, because tables within a message may be used for longer.
+// owned has the memory that is owned by builders and by the tables that large messages were
+// received into. It keeps neither alive. When the garbage collector has found the owner, owned
+// forgets the memory and does not free it, because tables within a message may be used for longer.
 var owned sync.Map // of mem.Buffer, by weak.Pointer[byte]
 
 // own records that v, a pointer, owns a reference to b.
@@ -39,11 +39,11 @@ func disown(v any) mem.Buffer {
 // pointerOf returns the address that v, a pointer, holds.
 func pointerOf(v any) *byte { return (*byte)(reflect.ValueOf(v).UnsafePointer()) }
 
-// Release gives a received message back: m becomes an empty table, whose fields must not be read, and
-// the memory of a large message can be used for another one. Other tables, vectors and strings of the
-// message must not be used any more. If both sides share messages in one process, a message that was
-// sent on must not be released. A release is never necessary, but saves the garbage collector work. m
-// can be nil.
+// Release gives a received message back: m becomes an empty table, whose fields must not be read,
+// and the memory of a large message can be used for another one. Other tables, vectors and strings
+// of the message must not be used any more. If both sides share messages in one process, a message
+// that was sent on must not be released. A release is never necessary, but saves the garbage
+// collector work. m can be nil.
 func Release(m flatbuffers.FlatBuffer) {
 	if m == nil || pointerOf(m) == nil {
 		return
@@ -55,19 +55,19 @@ func Release(m flatbuffers.FlatBuffer) {
 }
 
 // NewRequest returns a builder with room for size bytes, for a message to the server of conn. Over
-// shared memory a message of 32 KiB or more is built in memory that the server reads, and sent without
-// a copy; so the server's process, which belongs to the same user, can make the builder panic. Over
-// other connections the memory is pooled. A message that outgrows its room is sent as well, from other
-// memory. A FlatBuffer is a little larger than its contents.
+// shared memory a message of 32 KiB or more is built in memory that the server reads, and sent
+// without a copy; so the server's process, which belongs to the same user, can make the builder
+// panic. Over other connections the memory is pooled. A message that outgrows its room is sent as
+// well, from other memory. A FlatBuffer is a little larger than its contents.
 //
-// The builder is for one message. After that was sent the builder is empty, and the earlier result of
-// FinishedBytes must not be used any more.
+// The builder is for one message. After that was sent the builder is empty, and the earlier result
+// of FinishedBytes must not be used any more.
 func NewRequest(conn grpc.ClientConnInterface, size int) *flatbuffers.Builder {
 	return newBuilder(call.ClientSession(conn), size)
 }
 
-// NewReply is [NewRequest] for a message to the client that has made a call. ctx is the context of the
-// call's handler, or one derived from it.
+// NewReply is [NewRequest] for a message to the client that has made a call. ctx is the context of
+// the call's handler, or one derived from it.
 func NewReply(ctx context.Context, size int) *flatbuffers.Builder {
 	return newBuilder(call.HandlerSession(ctx), size)
 }

@@ -20,8 +20,8 @@ const (
 	freeSteps    = 1024
 )
 
-// verify returns the position of the root of b, or an error unless that is a table of the type t. It
-// checks offsets, lengths, alignment, the ends of strings and required fields, not the values of
+// verify returns the position of the root of b, or an error unless that is a table of the type t.
+// It checks offsets, lengths, alignment, the ends of strings and required fields, not the values of
 // scalars or the text of strings. It does not check a union member whose type is not in the schema:
 // generated code does not read that.
 func (t *table) verify(b []byte) (root int, err error) {

@@ -4,7 +4,8 @@
 //
 //	srv := nearcall.NewServer(forward.To(grpcServer))
 //
-// A library that listens and serves itself takes [NewServer] instead. The rest of this text is about [To].
+// A library that listens and serves itself takes [NewServer] instead. The rest of this text is
+// about [To].
 //
 // # What it does
 //
@@ -30,12 +31,11 @@
 // the caller's connection, which a *grpc.Server does not know for such calls. Give authz's
 // interceptors to the nearcall server: in the *grpc.Server they refuse all calls.
 //
-// If the client streams, the *grpc.Server first gets an announcement for each message,
-// and the message only when the handler receives it. So at most 64 KiB of messages wait
-// for a slow handler. Stats handlers of the *grpc.Server see the compression
-// "nearcall-forward" for these calls, and the announcement's size as the compressed size.
-// Importing this package registers a compressor of that name. The program's gRPC clients
-// then list it in grpc-accept-encoding.
+// If the client streams, the *grpc.Server first gets an announcement for each message, and the
+// message only when the handler receives it. So at most 64 KiB of messages wait for a slow handler.
+// Stats handlers of the *grpc.Server see the compression "nearcall-forward" for these calls, and
+// the announcement's size as the compressed size. Importing this package registers a compressor of
+// that name. The program's gRPC clients then list it in grpc-accept-encoding.
 //
 // Ordinary gRPC clients can call the nearcall server's other services only with protobuf or the
 // codec of ForceServerCodecV2.
@@ -44,9 +44,8 @@
 //
 // # Stopping
 //
-// Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and
-// GracefulStop of the *grpc.Server end the forwarded calls that still run. Those fail with
-// Unavailable.
+// Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and GracefulStop
+// of the *grpc.Server end the forwarded calls that still run. Those fail with Unavailable.
 package forward
 
 import (

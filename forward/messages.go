@@ -25,12 +25,12 @@ const window = 64 << 10
 //
 // ServeHTTP reads a body as fast as it can, and buffers without limit what the handler has not
 // received. So if the client streams, the body has announcements instead of messages. An
-// announcement is a message that is marked as compressed and consists of a ticket. When the
+// announcement is a message that is marked as compressed and consists of a token. When the
 // handler receives an announcement, grpc-go decompresses it with this package's compressor, which
-// exchanges the ticket for the first waiting message.
+// exchanges the token for the first waiting message.
 type messages struct {
 	announces bool   // false if the client sends one message, which is then in the body
-	ticket    ticket // set if announces
+	token     token  // set if announces
 	rest      []byte // what Read returns next; used only by the goroutine that reads
 
 	mu      sync.Mutex
@@ -42,19 +42,19 @@ type messages struct {
 	closed  bool
 }
 
-// A ticket identifies the call whose next message the handler receives. A ticket must be
+// A token identifies the call whose next message the handler receives. A token must be
 // impossible to guess, because clients that reach the *grpc.Server over a network can name the
 // compressor, too.
-type ticket [16]byte
+type token [16]byte
 
-var tickets sync.Map // from ticket to *messages, of running calls
+var tokens sync.Map // from token to *messages, of running calls
 
 func newMessages(announces bool) *messages {
 	m := &messages{announces: announces}
 	m.change.L = &m.mu
 	if announces {
-		_, _ = rand.Read(m.ticket[:]) // never fails
-		tickets.Store(m.ticket, m)
+		_, _ = rand.Read(m.token[:]) // never fails
+		tokens.Store(m.token, m)
 	}
 	return m
 }
@@ -124,7 +124,7 @@ func (m *messages) next() error {
 	case m.read == len(m.waiting):
 		return io.EOF
 	}
-	compressed, body := byte(1), m.ticket[:]
+	compressed, body := byte(1), m.token[:]
 	if !m.announces {
 		compressed, body = 0, m.waiting[m.read]
 		m.waiting[m.read] = nil
@@ -161,9 +161,9 @@ func (m *messages) Close() error {
 	return nil
 }
 
-// drop closes m and invalidates its ticket.
+// drop closes m and invalidates its token.
 func (m *messages) drop() {
-	tickets.Delete(m.ticket)
+	tokens.Delete(m.token)
 	_ = m.Close()
 }
 
@@ -172,18 +172,18 @@ const encodingName = "nearcall-forward"
 
 func init() { encoding.RegisterCompressor(compressor{}) }
 
-// compressor compresses nothing. It exchanges tickets for messages.
+// compressor compresses nothing. It exchanges tokens for messages.
 type compressor struct{}
 
 func (compressor) Name() string { return encodingName }
 
 // Decompress implements [encoding.Compressor]. It runs when the handler receives a message.
 func (compressor) Decompress(r io.Reader) (io.Reader, error) {
-	var t ticket
+	var t token
 	if _, err := io.ReadFull(r, t[:]); err != nil {
 		return nil, errors.New("forward: the compression " + encodingName + " is only for forwarded calls")
 	}
-	m, ok := tickets.Load(t)
+	m, ok := tokens.Load(t)
 	if !ok {
 		return nil, errClosed
 	}

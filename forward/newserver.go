@@ -26,8 +26,8 @@ import (
 // stop the *grpc.Server as any other.
 //
 // If opts has [grpc.Creds], the server takes ordinary gRPC clients only: go-plugin passes them with
-// AutoMTLS. A unix socket that the library listens at becomes shared memory, if the client agrees, and
-// if the library has not wrapped the connection.
+// AutoMTLS. A unix socket that the library listens at becomes shared memory, if the client agrees,
+// and if the library has not wrapped the connection.
 //
 // Each connection of a nearcall client is one of HTTP/2 to the *grpc.Server, in memory. So all its
 // options apply, Stop and GracefulStop end these connections as any other, and handlers get the
@@ -37,8 +37,8 @@ func NewServer(opts []grpc.ServerOption) *grpc.Server { return NewServerWith()(o
 
 // NewServerWith returns a function like [NewServer] with options for the connections of nearcall's
 // clients. Of these, [nearcall.MaxRecvMsgSize] and the options of connections apply, such as
-// [nearcall.MaxSharedMemory], [nearcall.ConnectionTimeout] and [nearcall.KeepaliveParams]. The others
-// have no effect.
+// [nearcall.MaxSharedMemory], [nearcall.ConnectionTimeout] and [nearcall.KeepaliveParams]. The
+// others have no effect.
 func NewServerWith(near ...nearcall.ServerOption) func([]grpc.ServerOption) *grpc.Server {
 	return func(opts []grpc.ServerOption) *grpc.Server {
 		h := &handshaker{TransportCredentials: insecure.NewCredentials(), pipes: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}}
@@ -51,9 +51,9 @@ func NewServerWith(near ...nearcall.ServerOption) func([]grpc.ServerOption) *grp
 	}
 }
 
-// A handshaker is the credentials of server, unless the user has set others. grpc-go passes each new
-// connection to the credentials and to nothing before, so they take the connections of nearcall's
-// clients.
+// A handshaker is the credentials of server, unless the user has set others. grpc-go passes each
+// new connection to the credentials and to nothing before, so they take the connections of
+// nearcall's clients.
 type handshaker struct {
 	credentials.TransportCredentials
 	server *grpc.Server
@@ -122,7 +122,7 @@ func (h *handshaker) accept(client link.Session) link.Acceptor {
 // patience is how long a client that has no calls may take to receive the end of its last ones.
 const patience = 10 * time.Second
 
-// pipes is a listener that accepts connections in memory.
+// pipes is a listener that accepts connections in memory. It implements [net.Listener].
 type pipes struct {
 	conns   chan net.Conn
 	closed  chan struct{}
@@ -143,7 +143,6 @@ func (l *pipes) dial(ctx context.Context, peer *link.Peer, over <-chan struct{})
 	}
 }
 
-// Accept implements [net.Listener].
 func (l *pipes) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.conns:
@@ -160,7 +159,6 @@ func (l *pipes) Close() error {
 	return nil
 }
 
-// Addr implements [net.Listener].
 func (*pipes) Addr() net.Addr { return address{} }
 
 type address struct{}
@@ -171,7 +169,7 @@ func (address) Network() string { return "nearcall" }
 // String implements [net.Addr].
 func (address) String() string { return "connections of nearcall's clients" }
 
-// A pipe is the server's end of a connection in memory.
+// A pipe is the server's end of a connection in memory. It implements [net.Conn].
 type pipe struct {
 	net.Conn
 	peer *link.Peer
@@ -179,14 +177,12 @@ type pipe struct {
 	over <-chan struct{} // see accept
 }
 
-// RemoteAddr implements [net.Conn].
 func (p *pipe) RemoteAddr() net.Addr { return p.peer.Addr }
-
-// LocalAddr implements [net.Conn].
-func (p *pipe) LocalAddr() net.Addr { return p.peer.LocalAddr }
+func (p *pipe) LocalAddr() net.Addr  { return p.peer.LocalAddr }
 
 // Close implements [net.Conn]. A GracefulStop returns when all connections are closed, and then the
-// program may exit. So if the other end was closed first, Close waits until the client has everything.
+// program may exit. So if the other end was closed first, Close waits until the client has
+// everything.
 func (p *pipe) Close() error {
 	err := p.Conn.Close()
 	select {

@@ -80,12 +80,11 @@ type taskPanic struct {
 func (p taskPanic) Error() string { return fmt.Sprintf("%v\n\nof a task:\n%s", p.value, p.stack) }
 
 // Coroutines makes tasks coroutines. A caller in process that starts a call or sends a message
-// resumes the task on its own goroutine, so no goroutine has to be woken. For calls in process
-// this is the fastest kind of loop. It is not the default because callers pay for what handlers
-// do:
+// resumes the task on its own goroutine, so no goroutine has to be woken. For calls in process this
+// is the fastest kind of loop. It is not the default because callers pay for what handlers do:
 //
-//   - A caller in process runs the handler until it waits or returns, and perhaps a few
-//     other tasks. Until then the caller's wait is not ended by its deadline or cancellation, and its
+//   - A caller in process runs the handler until it waits or returns, and perhaps a few other
+//     tasks. Until then the caller's wait is not ended by its deadline or cancellation, and its
 //     Send does not return. The caller keeps its locks, so a task that needs one of them deadlocks.
 //   - A goroutine that is bound to its thread must not be such a caller, or the runtime
 //     ends the process. Goroutines that called runtime.LockOSThread, init functions, and functions

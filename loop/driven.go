@@ -11,9 +11,9 @@ import (
 // driver, resumes those that are ready, one after the other.
 //
 // Invariants, under the loop's mu:
-//   - driving says that there is a driver, or that one was woken and will come. If a goroutine makes
-//     a task ready and driving is not set, it sets driving, and then drives or wakes a driver. So if a
-//     task is ready, driving is set.
+//   - driving says that there is a driver, or that one was woken and will come. If a goroutine
+//     makes a task ready and driving is not set, it sets driving, and then drives or wakes a
+//     driver. So if a task is ready, driving is set.
 //   - Only the driver uses coroutines. It unsets driving in the same critical section in
 //     which it finds no task ready.
 type driven struct {

@@ -11,9 +11,9 @@ import (
 type handle = wait.Handle
 
 // handlers implements [wait.Loop], with which servers and clients run handlers and wait in them.
+// It implements [wait.Waiter].
 type handlers Loop
 
-// Start implements [wait.Loop].
 func (h *handlers) Start(handoff bool, j wait.Job) error {
 	if taken, err := (*Loop)(h).start(handoff, j); !taken {
 		return err
@@ -21,16 +21,13 @@ func (h *handlers) Start(handoff bool, j wait.Job) error {
 	return nil // if the host is gone, j's methods report it
 }
 
-// AllowsHandoff implements [wait.Loop].
 func (h *handlers) AllowsHandoff() bool {
 	d, ok := h.engine.(*driven)
 	return ok && d.drivenByCallers
 }
 
-// Inside implements [wait.Loop].
 func (h *handlers) Inside() bool { return (*Loop)(h).caller() != nil }
 
-// Parker implements [wait.Waiter].
 func (h *handlers) Parker() wait.Parker {
 	if t := (*Loop)(h).caller(); t != nil {
 		return t
@@ -38,7 +35,6 @@ func (h *handlers) Parker() wait.Parker {
 	return h.others.Parker()
 }
 
-// Release implements [wait.Waiter].
 func (h *handlers) Release(p wait.Parker) {
 	if _, ok := p.(*task); !ok {
 		h.others.Release(p)
@@ -70,7 +66,6 @@ func (h *handlers) Yield() {
 	h.engine.yield(t)
 }
 
-// RunNow implements [wait.Loop].
 func (h *handlers) RunNow(j wait.Job) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()

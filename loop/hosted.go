@@ -21,10 +21,9 @@ import "fmt"
 // Otherwise, when you wait for the result of a function, also wait for the end of the host. A loop
 // notices that its host is gone only when it next submits a function.
 //
-// Tasks are coroutines: the stack of a task that waits is kept while other tasks run. A
-// task must not wait inside a function that the host's interpreter has called, unless the
-// interpreter can be suspended there. NewHosted panics if it is given the option [Coroutines]
-// or [Pinned].
+// Tasks are coroutines: the stack of a task that waits is kept while other tasks run. A task must
+// not wait inside a function that the host's interpreter has called, unless the interpreter can be
+// suspended there. NewHosted panics if it is given the option [Coroutines] or [Pinned].
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	l := newLoop()
 	h := &hosted{submit: submit}
@@ -45,8 +44,7 @@ type hosted struct {
 	submit func(func()) error
 }
 
-// maxHostTurns is how many turns one function on the host gives before it returns to the
-// host.
+// maxHostTurns is how many turns one function on the host gives before it returns to the host.
 const maxHostTurns = 32
 
 // submitToHost is wakeDriver while there is a host.

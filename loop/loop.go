@@ -1,9 +1,8 @@
 // Package loop runs tasks one at a time, and lets others run while a task waits.
 //
-// State that only tasks of one loop touch needs no lock: at most one of them runs at
-// any time, and each sees what earlier ones have written. A task that waits lets the
-// next ready task run, in the order in which they became ready, and queues again when
-// its wait ends.
+// State that only tasks of one loop touch needs no lock: at most one of them runs at any time, and
+// each sees what earlier ones have written. A task that waits lets the next ready task run, in the
+// order in which they became ready, and queues again when its wait ends.
 //
 //	l := loop.New()
 //	err := l.Go(func(ctx context.Context) {
@@ -43,9 +42,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. All methods
-// may be called by any goroutine and by tasks, unless their documentation says
-// otherwise.
+// A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. All methods may be called by
+// any goroutine and by tasks, unless their documentation says otherwise.
 type Loop struct {
 	handle
 
@@ -64,8 +62,7 @@ type Loop struct {
 	//   - At most one task is running: the holder.
 	//   - A task in state ready is in the ready queue exactly once, unless it has the
 	//     turn already. It gets the turn once for each time it was queued.
-	//   - A parked task becomes ready only by Unpark, or when the context that it parked
-	//     with ends.
+	//   - A parked task becomes ready only by Unpark, or when the context that it parked with ends.
 	mu        sync.Mutex
 	holder    *task  // the task that has the turn, or nil
 	turns     uint64 // counts the changes of holder
@@ -83,9 +80,8 @@ type Loop struct {
 // An Option configures [New] and [NewHosted].
 type Option func(*Loop)
 
-// New returns a loop whose tasks are goroutines, unless an option says otherwise. A
-// loop without tasks has no goroutines except idle ones that it keeps for later tasks;
-// [Loop.Close] ends those.
+// New returns a loop whose tasks are goroutines, unless an option says otherwise. A loop without
+// tasks has no goroutines except idle ones that it keeps for later tasks; [Loop.Close] ends those.
 func New(opts ...Option) *Loop {
 	l := newLoop()
 	l.engine = &baton{loop: l}

@@ -12,10 +12,9 @@ import (
 // that goroutine is bound to it. Use it for code that must stay on one thread, such as a
 // user interface or a C library. Tasks are coroutines.
 //
-// A caller's deadline or cancellation ends its wait at once. A task that binds itself to
-// the thread, or unbinds itself, must undo that before it waits, or the runtime ends the
-// process. If Run's goroutine is bound to its thread, a task that ends by runtime.Goexit
-// leaks a goroutine.
+// A caller's deadline or cancellation ends its wait at once. A task that binds itself to the
+// thread, or unbinds itself, must undo that before it waits, or the runtime ends the process. If
+// Run's goroutine is bound to its thread, a task that ends by runtime.Goexit leaks a goroutine.
 func Pinned() Option {
 	return func(l *Loop) {
 		p := &pinned{called: make(chan struct{}, 1)}
@@ -49,10 +48,9 @@ func (p *pinned) wakeRun() error {
 	return nil
 }
 
-// Run runs the tasks of a pinned loop until the loop is closed and all of them have ended.
-// If ctx is done first, Run returns ctx's error after the current turn. Tasks that have not
-// ended continue when the same goroutine calls Run again. A task that does not wait delays
-// Run's return, too.
+// Run runs the tasks of a pinned loop until the loop is closed and all of them have ended. If ctx
+// is done first, Run returns ctx's error after the current turn. Tasks that have not ended continue
+// when the same goroutine calls Run again. A task that does not wait delays Run's return, too.
 //
 // Run returns an error at once if the loop is not pinned, if Run is running already, or
 // if another goroutine has called it before.

@@ -8,7 +8,7 @@ import (
 )
 
 // A task is one job and its state on a loop. It is its own Parker. Tasks are reused after
-// they have ended.
+// they have ended. It implements [wait.Parker], [wait.Abandoner] and [wait.Handoffer].
 type task struct {
 	loop   *Loop
 	job    wait.Job
@@ -88,10 +88,7 @@ func (t *task) Park(ctx context.Context) error {
 	return l.engine.park(t, ctx, done)
 }
 
-// Unpark implements [wait.Parker].
-func (t *task) Unpark() { t.unpark(false) }
-
-// Handoff implements [wait.Handoffer].
+func (t *task) Unpark()  { t.unpark(false) }
 func (t *task) Handoff() { t.unpark(true) }
 
 func (t *task) unpark(handoff bool) {

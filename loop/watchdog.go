@@ -13,10 +13,9 @@ import (
 
 // Watchdog makes the loop call report when a task runs for longer than limit without waiting. The
 // arguments are how long it has run so far, and the stack trace of its goroutine in the format of
-// runtime.Stack. There is at most one report per turn of a task. It comes when the task has run
-// for 1 to 1.5 times limit. report runs on its own goroutine, so the task might have ended by
-// then. Taking the trace stops the whole program for a moment. A nil report logs a warning with
-// grpclog.
+// runtime.Stack. There is at most one report per turn of a task. It comes when the task has run for
+// 1 to 1.5 times limit. report runs on its own goroutine, so the task might have ended by then.
+// Taking the trace stops the whole program for a moment. A nil report logs a warning with grpclog.
 //
 // Watchdog panics if limit is not positive.
 func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)) Option {
@@ -55,8 +54,7 @@ const checksPerLimit = 4
 // every returns the time between two checks.
 func (w *watch) every() time.Duration { return durations.Recheck(w.limit / checksPerLimit) }
 
-// start starts the timer unless it runs. It is called when a task gets the turn. mu is
-// held.
+// start starts the timer unless it runs. It is called when a task gets the turn. mu is held.
 func (w *watch) start() {
 	if w.isRunning {
 		return
@@ -114,8 +112,7 @@ func (w *watch) stop() {
 // maxTraces bounds the buffer for the stack traces of all goroutines, in bytes.
 const maxTraces = 64 << 20
 
-// stackOf returns the stack trace of the goroutine with this number, or nil if there is
-// none.
+// stackOf returns the stack trace of the goroutine with this number, or nil if there is none.
 func stackOf(number uint64) []byte {
 	for size := 256 << 10; ; size *= 4 {
 		b := make([]byte, size)

@@ -79,8 +79,7 @@ func (s *session) sweepLive() {
 	}
 }
 
-// serve reads the head of a call and offers it to the acceptor. Then it reads the rest of the
-// call.
+// serve reads the head of a call and offers it to the acceptor. Then it reads the rest of the call.
 func (s *session) serve(st *stream) {
 	o, err := st.readHead()
 	st.begun.Store(true)

@@ -40,7 +40,6 @@ type drain struct {
 // constant closeTimeout.
 const maxDraining = time.Minute
 
-// Drain implements [link.Session].
 func (s *session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

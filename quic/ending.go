@@ -48,7 +48,6 @@ type stallCheck struct {
 	heardAt time.Time   // when packets last changed
 }
 
-// Retire implements [link.Session].
 func (s *session) Retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +102,6 @@ func (s *session) closeConn(code wire.ByeCode, text string) {
 	_ = s.conn.CloseWithError(q.ApplicationErrorCode(code), text)
 }
 
-// Close implements [link.Session].
 func (s *session) Close(reason error) error {
 	s.mu.Lock()
 	s.refuse(reason)

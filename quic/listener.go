@@ -22,6 +22,7 @@ import (
 const unvalidated = 64
 
 // A listener implements [registry.Listener]. It keeps its socket until its last session has ended.
+// It implements [net.Listener] and [link.Listener].
 type listener struct {
 	pc       net.PacketConn
 	target   string
@@ -69,18 +70,13 @@ func newListener(pc net.PacketConn, target string) *listener {
 	return l
 }
 
-// Addr implements [net.Listener].
 func (l *listener) Addr() net.Addr { return l.pc.LocalAddr() }
-
-// Target implements [registry.Listener].
 func (l *listener) Target() string { return l.target }
 
-// Accept implements [net.Listener].
 func (l *listener) Accept() (net.Conn, error) {
 	return nil, errors.New("quic: clients do not arrive as byte streams; pass the listener to the Serve of a nearcall.Server")
 }
 
-// Configure implements [registry.Listener].
 func (l *listener) Configure(s *registry.Settings) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +118,6 @@ func (l *listener) add(n int) {
 	l.release()
 }
 
-// Sessions implements [link.Listener].
 func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	next, err := l.listen()
 	if err != nil {

@@ -153,7 +153,6 @@ func (st *stream) await() {
 	st.mu.Lock()
 }
 
-// Recv implements [link.Stream].
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	in := &st.in

@@ -39,7 +39,6 @@ type sending struct {
 	sender  wait.Cond
 }
 
-// Send implements [link.Stream].
 func (st *stream) Send(f *link.Frame) error {
 	step := wire.Step{Stream: 1, Header: f.Header, HalfClose: f.EndSend, End: f.End}
 	if name, ok := encoded.EncodingOf(f.Header); ok { // no message is sent before the header

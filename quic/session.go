@@ -34,7 +34,7 @@ type sessionOptions struct {
 // A session is one side of a connection.
 //
 // Locks: a stream's mu is locked before the session's. No lock is held while code outside this
-// module runs, except methods of quic-go that do not block.
+// module runs, except methods of quic-go that do not block. It implements [link.Session].
 type session struct {
 	sessionOptions
 	conn     *q.Conn
@@ -262,7 +262,6 @@ func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
 	return o.stream, err
 }
 
-// NewStream implements [link.Session].
 func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
@@ -286,14 +285,9 @@ func timeoutOf(deadline time.Time) time.Duration {
 	return max(time.Until(deadline), 1)
 }
 
-// Done implements [link.Session].
-func (s *session) Done() <-chan struct{} { return s.done }
-
-// Ended implements [link.Session].
+func (s *session) Done() <-chan struct{}  { return s.done }
 func (s *session) Ended() <-chan struct{} { return s.over }
-
-// Peer implements [link.Session].
-func (s *session) Peer() *link.Peer { return s.peer }
+func (s *session) Peer() *link.Peer       { return s.peer }
 
 // Outcome reports whether the peer has answered a call, and why no new calls are made.
 func (s *session) Outcome() (answered bool, reason error) {

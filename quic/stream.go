@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A stream is one side of a call. Each call has its own QUIC stream.
+// A stream is one side of a call. Each call has its own QUIC stream. It implements [link.Stream].
 type stream struct {
 	session  *session
 	qs       *q.Stream
@@ -102,7 +102,6 @@ func (s *session) releaseSpent() {
 	s.spent = s.spent[:0]
 }
 
-// Abort implements [link.Stream].
 func (st *stream) Abort(reason error) { st.abort(reason, true) }
 
 // abort ends the call for reason, unless it has ended. If tell is set, a callee sends the text of
@@ -200,7 +199,6 @@ func (st *stream) resetReason(code wire.ResetCode, text string) error {
 	return reason
 }
 
-// OnAbort implements [link.Stream].
 func (st *stream) OnAbort(f func(error)) {
 	st.mu.Lock()
 	st.onAbort = f
@@ -211,7 +209,6 @@ func (st *stream) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 var errShort = fmt.Errorf("%w: the stream ends before the call", wire.ErrProtocol)

@@ -1,17 +1,19 @@
 // Command connectgo runs the tests of Connect v2's own transports on nearcall.
 //
-// It copies Connect from the module cache, in the version that go.mod requires, and builds the tests of
-// connectinprocess and those of connecthttp from outside (*_ext_test.go) with other imports: the
-// packages in testdata/shim make transports of package nearconnect. Each test runs on each kind of path, in its
-// own process. A client of a test that it has not got from the test's server, and a server behind other
-// handlers, stay Connect's. A test that makes no call with nearcall is only counted. Tests in bubbles of
-// package synctest run in process alone, because a goroutine that waits for a socket holds up a bubble.
+// It copies Connect from the module cache, in the version that go.mod requires, and builds the
+// tests of connectinprocess and those of connecthttp from outside (*_ext_test.go) with other
+// imports: the packages in testdata/shim make transports of package nearconnect. Each test runs on
+// each kind of path, in its own process. A client of a test that it has not got from the test's
+// server, and a server behind other handlers, stay Connect's. A test that makes no call with
+// nearcall is only counted. Tests in bubbles of package synctest run in process alone, because a
+// goroutine that waits for a socket holds up a bubble.
 //
 //	go run ./connectgo
 //	go run ./connectgo -kinds 'inproc tcp' -tests 'connecthttp\.TestServer' -v
 //
-// Tests that fail must be listed in differences.tsv, with the reason. A failure that is not listed fails
-// the run, and so does a listed test that passes. The copy is in a folder of the user's cache.
+// Tests that fail must be listed in differences.tsv, with the reason. A failure that is not listed
+// fails the run, and so does a listed test that passes. The copy is in a folder of the user's
+// cache.
 package main
 
 import (
@@ -140,8 +142,8 @@ func inBubbles(dir string) (map[string]bool, error) {
 	return tests, nil
 }
 
-// runKind runs the tests of a package on a kind of path, prints how many passed, and returns what is not as
-// the table says.
+// runKind runs the tests of a package on a kind of path, prints how many passed, and returns what
+// is not as the table says.
 func (r *runner) runKind(ctx context.Context, dir, pkg, kind string, names []string, differences []*difference) (wrong []string) {
 	var mu sync.Mutex
 	var passed, listed, http int
@@ -201,8 +203,8 @@ func (r *runner) selects(test string) bool {
 
 var result = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
 
-// runTest runs a test, and returns what it prints and which of it and its subtests have passed. A test with
-// subtests counts through these, unless it fails without them.
+// runTest runs a test, and returns what it prints and which of it and its subtests have passed. A
+// test with subtests counts through these, unless it fails without them.
 func runTest(ctx context.Context, dir, pkg, kind, name string) (out string, passed map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -225,7 +227,8 @@ func runTest(ctx context.Context, dir, pkg, kind, name string) (out string, pass
 	return out, passed
 }
 
-// A difference says which tests fail, and why. test is PACKAGE.TEST, and stands for its subtests as well.
+// A difference says which tests fail, and why. test is PACKAGE.TEST, and stands for its subtests as
+// well.
 type difference struct {
 	test      string
 	kinds     []string // all if empty
@@ -238,7 +241,8 @@ func (d *difference) is(pkg, kind string) bool {
 	return strings.HasPrefix(d.test, pkg+".") && (d.kinds == nil || slices.Contains(d.kinds, kind))
 }
 
-// parse parses the table: lines of test, kinds and reason, with tabs between. Lines that begin with # are comments.
+// parse parses the table: lines of test, kinds and reason, with tabs between. Lines that begin with
+// # are comments.
 func parse(table string) ([]*difference, error) {
 	var all []*difference
 	for line := range strings.Lines(table) {
@@ -346,8 +350,8 @@ var replacements = strings.NewReplacer(
 	"assert.NotZero(tb, info.PeerAddr)", "",
 )
 
-// convertTests converts the tests in dir that are from outside of the package, and removes the others, and
-// the examples and benchmarks.
+// convertTests converts the tests in dir that are from outside of the package, and removes the
+// others, and the examples and benchmarks.
 func convertTests(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {

@@ -17,13 +17,12 @@ import (
 // further attempts are streams of one message each way, so that unary calls and streams are
 // retried by the same code. There are two kinds of retries:
 //
-// A transparent retry: no handler has seen the call, and the user does not learn
-// of the retry. As in grpc-go, a call of which nothing was sent is retried for as long
-// as there are other sessions. So a server that drains its connections one after the other
-// loses no call: they refuse it before it is sent. How fast sessions follow each other is
-// for those to limit who connect. A call that the peer has refused is retried once, after
-// the first attempt only. Otherwise a peer that refuses each call, and ends each
-// connection, could make the client connect without a limit or a pause.
+// A transparent retry: no handler has seen the call, and the user does not learn of the retry. As
+// in grpc-go, a call of which nothing was sent is retried for as long as there are other sessions.
+// So a server that drains its connections one after the other loses no call: they refuse it before
+// it is sent. How fast sessions follow each other is for those to limit who connect. A call that
+// the peer has refused is retried once, after the first attempt only. Otherwise a peer that refuses
+// each call, and ends each connection, could make the client connect without a limit or a pause.
 //
 // A retry by policy: the attempt failed without a header, and the service config
 // has a retryPolicy that allows another. See retry.go.
@@ -40,9 +39,9 @@ import (
 //   - replayBuffer holds exactly what the user has sent. A send counts if its
 //     attempt is still current, and is not being replaced, when the send returns.
 //     Otherwise the send is repeated on the next attempt.
-//   - A call whose attempt failed is retried by the user's next operation on it.
-//     Until that operation only the end of its context or the closing of its client ends the call, as
-//     in grpc-go.
+//   - A call whose attempt failed is retried by the user's next operation on it. Until that
+//     operation only the end of its context or the closing of its client ends the call, as in
+//     grpc-go.
 //   - Calls in process without a retryPolicy are committed from the beginning: only NewStream can
 //     refuse them. They keep nothing for replay.
 
@@ -83,9 +82,9 @@ type attempt struct {
 // isUnprocessed reports whether err says that no handler has seen the call.
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
-// unsent reports whether err says that nothing of a call was sent, and that another session may accept
-// it. It is false for a session that goes on taking calls: retries would pick the same session for ever.
-// In process the caller keeps a request until a handler takes it.
+// unsent reports whether err says that nothing of a call was sent, and that another session may
+// accept it. It is false for a session that goes on taking calls: retries would pick the same
+// session for ever. In process the caller keeps a request until a handler takes it.
 func unsent(session link.Session, err error) bool {
 	var u link.Unprocessed
 	return errors.As(err, &u) && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
@@ -245,8 +244,7 @@ func (s *clientStream) lockUnlessRetrying() {
 	}
 }
 
-// abortCall ends the call for reason because its context has ended or its client was
-// closed.
+// abortCall ends the call for reason because its context has ended or its client was closed.
 func (s *clientStream) abortCall(reason error) {
 	s.mu.Lock()
 	if s.finished {
@@ -265,9 +263,8 @@ func (s *clientStream) abortCall(reason error) {
 	}
 }
 
-// onTransportAbort is called when a's stream was aborted, by abortCall or because the
-// session ended. It finishes the call, even if no goroutine receives, unless the call can
-// be retried.
+// onTransportAbort is called when a's stream was aborted, by abortCall or because the session
+// ended. It finishes the call, even if no goroutine receives, unless the call can be retried.
 func (a *attempt) onTransportAbort(reason error) {
 	s := a.call
 	s.mu.Lock()

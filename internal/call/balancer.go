@@ -151,8 +151,8 @@ func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
 
 const loadKey = "endpoint-load-metrics-bin"
 
-// loadType returns the type of load reports, or nil if the program does not contain it: then no policy
-// of it uses load reports.
+// loadType returns the type of load reports, or nil if the program does not contain it: then no
+// policy of it uses load reports.
 var loadType = sync.OnceValue(func() protoreflect.MessageType {
 	t, _ := protoregistry.GlobalTypes.FindMessageByName("xds.data.orca.v3.OrcaLoadReport")
 	return t

@@ -135,8 +135,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.chooseCodec(byDefault)
 }
 
-// RawHeader and RawTrailer are [grpc.Header] and [grpc.Trailer] for callers that do not modify what they get and
-// need no keys that gRPC adds: nothing is copied. grpc-go takes them for those of which they are made.
+// RawHeader and RawTrailer are [grpc.Header] and [grpc.Trailer] for callers that do not modify what
+// they get and need no keys that gRPC adds: nothing is copied. grpc-go takes them for those of
+// which they are made.
 type (
 	RawHeader  struct{ grpc.HeaderCallOption }
 	RawTrailer struct{ grpc.TrailerCallOption }
@@ -172,8 +173,7 @@ func (ci *callInfo) calleeEnded() {
 }
 
 // unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
-// determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps
-// none.
+// determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
 	t := reflect.TypeOf(o)
 	if t == nil || t.PkgPath() == grpcPath {
@@ -204,9 +204,8 @@ func unwrapped(o grpc.CallOption) grpc.CallOption {
 
 const grpcPath = "google.golang.org/grpc"
 
-// chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec wins and
-// sets the subtype. Otherwise the subtype selects the codec. Without either, the codec is
-// byDefault.
+// chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec wins and sets
+// the subtype. Otherwise the subtype selects the codec. Without either, the codec is byDefault.
 func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	switch {
 	case ci.codec != nil:

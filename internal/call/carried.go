@@ -23,8 +23,7 @@ type carried struct {
 	stream *serverStream // nil for a unary method
 	codec  link.Codec
 
-	// headerMu is held while a header is sent without a message, so that no
-	// message overtakes it.
+	// headerMu is held while a header is sent without a message, so that no message overtakes it.
 	headerMu sync.Mutex
 	end      link.End // how the call was ended
 

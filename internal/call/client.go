@@ -330,8 +330,8 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	return err
 }
 
-// invokeOnce makes the call with Session.Invoke and returns its error. It sets ci.given if it encodes the
-// request.
+// invokeOnce makes the call with Session.Invoke and returns its error. It sets ci.given if it
+// encodes the request.
 func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, reply any) (err error) {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.stats.outHeader(&u.CallHeader, a.peer)

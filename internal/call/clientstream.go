@@ -305,8 +305,7 @@ func (s *clientStream) failRecv(err error) error {
 	return err
 }
 
-// nextMessage receives frames until there is a message in m, the end, or an error.
-// recvMu is held.
+// nextMessage receives frames until there is a message in m, the end, or an error. recvMu is held.
 func (s *clientStream) nextMessage(m any) (got bool, err error) {
 	return s.receiveFrame(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }

@@ -41,8 +41,7 @@ var acceptType, acceptField = func() (reflect.Type, int) {
 	return nil, 0
 }()
 
-// acceptCompressors applies o if it is the option AcceptCompressors, and reports whether
-// it is.
+// acceptCompressors applies o if it is the option AcceptCompressors, and reports whether it is.
 func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
 	if acceptType == nil || reflect.TypeOf(o) != acceptType {
 		return false, nil
@@ -113,8 +112,8 @@ func HandledBy(ctx context.Context) *Handled {
 // A Handled is the handler's view of a call.
 type Handled serverCall
 
-// SendOn makes the stream of the call go on if its handler sends a message that cannot be encoded or is
-// too large. In gRPC that ends the call. The goroutine that sends calls it.
+// SendOn makes the stream of the call go on if its handler sends a message that cannot be encoded
+// or is too large. In gRPC that ends the call. The goroutine that sends calls it.
 func (h *Handled) SendOn() {
 	if r := h.carried; r != nil && r.stream != nil {
 		r.stream.sendsOn = true
@@ -162,8 +161,8 @@ func (h *Handled) SetSendCompressor(name string) error {
 // Profile returns what the caller says in the header besides metadata. It must not be modified.
 func (h *Handled) Profile() *link.Profile { return h.open.Profile }
 
-// Sent returns the metadata that the caller has sent, with what its credentials have added, and without
-// what gRPC adds. It can have reserved keys. It must not be modified.
+// Sent returns the metadata that the caller has sent, with what its credentials have added, and
+// without what gRPC adds. It can have reserved keys. It must not be modified.
 func (h *Handled) Sent() metadata.MD { return h.open.Sent() }
 
 // InProcess reports whether the caller is in this process.

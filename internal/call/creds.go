@@ -96,8 +96,8 @@ func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience s
 	return auth, nil
 }
 
-// IsControlPlaneOnly reports whether code is one that credentials, pickers and config selectors must
-// not return (gRFC A54).
+// IsControlPlaneOnly reports whether code is one that credentials, pickers and config selectors
+// must not return (gRFC A54).
 func IsControlPlaneOnly(code codes.Code) bool {
 	switch code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists,

@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// ClientSession returns the session of a connection of package nearcall, which sets it, or nil if there
-// is none now.
+// ClientSession returns the session of a connection of package nearcall, which sets it, or nil if
+// there is none now.
 var ClientSession func(grpc.ClientConnInterface) link.Session
 
 // HandlerSession returns the session over which the call of a handler's context came, or nil for
@@ -24,10 +24,10 @@ func HandlerSession(ctx context.Context) link.Session {
 	return nil
 }
 
-// Draft returns a buffer of at least n bytes, in which the caller builds a message to the peer of s.
-// If s has memory that the peer reads (see [link.Peer]), a large buffer is from there. All others come
-// from grpc-go's default pool, also if s is nil. What is dropped and was not freed comes back when
-// the garbage collector notices.
+// Draft returns a buffer of at least n bytes, in which the caller builds a message to the peer of
+// s. If s has memory that the peer reads (see [link.Peer]), a large buffer is from there. All
+// others come from grpc-go's default pool, also if s is nil. What is dropped and was not freed
+// comes back when the garbage collector notices.
 func Draft(s link.Session, n int) mem.Buffer {
 	if s != nil && s.Peer().Draft != nil {
 		if b, end := s.Peer().Draft(n); b != nil {

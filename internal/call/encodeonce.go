@@ -29,8 +29,8 @@ func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	return &frozen, nil
 }
 
-// makeSizeKnown encodes m, which is about to be sent, if only a user's codec knows its size. The error
-// is a *link.SendError.
+// makeSizeKnown encodes m, which is about to be sent, if only a user's codec knows its size. The
+// error is a *link.SendError.
 func makeSizeKnown(m *link.Message) error {
 	if m.Copies() {
 		return nil

@@ -181,10 +181,10 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// fullTrailer returns the trailer of end as gRPC shows it to the caller. It drops reserved keys.
-// It adds the encoded status if the status has details and the handler has not set that key
-// itself. It adds the content-type if the callee has answered without a header. It returns the trailer
-// itself if nothing changes.
+// fullTrailer returns the trailer of end as gRPC shows it to the caller. It drops reserved keys. It
+// adds the encoded status if the status has details and the handler has not set that key itself. It
+// adds the content-type if the callee has answered without a header. It returns the trailer itself
+// if nothing changes.
 func fullTrailer(end *link.End, header metadata.MD, subtype string) metadata.MD {
 	trailer, p := end.Trailer, end.Status.Proto()
 	_, own := trailer[detailsKey]

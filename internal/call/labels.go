@@ -10,10 +10,9 @@ import (
 // methodLabel is the goroutine label with the full method name of a handler's call.
 const methodLabel = "grpc.method"
 
-// labelsMethods reports whether handlers' goroutines are labelled with their methods. It
-// reads the environment variable as grpc-go does: "all", "none", or a comma-separated
-// list of NAME=true and NAME=false. The last entry for methodLabel wins; other entries
-// are ignored.
+// labelsMethods reports whether handlers' goroutines are labelled with their methods. It reads the
+// environment variable as grpc-go does: "all", "none", or a comma-separated list of NAME=true and
+// NAME=false. The last entry for methodLabel wins; other entries are ignored.
 func labelsMethods() bool {
 	v := os.Getenv("GRPC_GO_SERVER_GOROUTINE_LABELS")
 	if strings.EqualFold(v, "all") {
@@ -38,9 +37,8 @@ func labelsMethods() bool {
 // label labels the calling goroutine and the handler's context with the method. restore
 // removes the goroutine's labels.
 //
-// The runtime does not tell which labels a goroutine has. If the handler runs on its
-// caller's goroutine, restore therefore sets those of the caller's context, as [pprof.Do]
-// does.
+// The runtime does not tell which labels a goroutine has. If the handler runs on its caller's
+// goroutine, restore therefore sets those of the caller's context, as [pprof.Do] does.
 func (c *serverCall) label() (restore func()) {
 	before := context.Background()
 	if c.onCaller && c.open.Caller != nil {

@@ -137,8 +137,7 @@ func validatePair(key string, vals ...string) error {
 	return nil
 }
 
-// reserved reports whether key is reserved by gRPC. Such keys are dropped from users'
-// metadata.
+// reserved reports whether key is reserved by gRPC. Such keys are dropped from users' metadata.
 func reserved(key string) bool {
 	if key != "" && key[0] == ':' {
 		return true
@@ -181,9 +180,8 @@ func join(md, more metadata.MD) metadata.MD {
 // set it themselves: see statusWith.
 const detailsKey = link.DetailsKey
 
-// validTrailer checks a trailer by HTTP/2's rules, with the error texts of grpc-go's
-// client. In grpc-go the server sends trailers unchecked, and the client refuses invalid
-// ones.
+// validTrailer checks a trailer by HTTP/2's rules, with the error texts of grpc-go's client. In
+// grpc-go the server sends trailers unchecked, and the client refuses invalid ones.
 func validTrailer(md metadata.MD) error {
 	for k, vals := range md {
 		if !link.ValidKey(k) {

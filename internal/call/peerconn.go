@@ -84,8 +84,7 @@ type clientSide struct {
 	closing sync.Once
 }
 
-// Close implements [link.Session]. It ends the peer's calls, and leaves the session to the
-// client.
+// Close implements [link.Session]. It ends the peer's calls, and leaves the session to the client.
 func (c *clientSide) Close(reason error) error {
 	c.closing.Do(func() {
 		c.Session.Drain()

@@ -10,9 +10,8 @@ import (
 type Placement int
 
 const (
-	// Auto runs a handler on its caller's goroutine if the caller's context
-	// cannot end, and on a worker otherwise: the handler must not delay a
-	// caller that leaves when its context ends.
+	// Auto runs a handler on its caller's goroutine if the caller's context cannot end, and on a
+	// worker otherwise: the handler must not delay a caller that leaves when its context ends.
 	Auto Placement = iota
 	// Inline always runs a handler on its caller's goroutine.
 	Inline

@@ -165,9 +165,8 @@ func (s *Server) WithMixed(ctx context.Context) context.Context {
 
 type mixedKey struct{}
 
-// mixedServerOf returns the server whose handler got the grpc-go stream s, or nil. The contexts
-// of calls that a handler makes derive from the handler's, so it checks that s is a server's
-// stream.
+// mixedServerOf returns the server whose handler got the grpc-go stream s, or nil. The contexts of
+// calls that a handler makes derive from the handler's, so it checks that s is a server's stream.
 func mixedServerOf(s Stream) *Server {
 	if _, ok := s.(interface{ SetTrailer(metadata.MD) }); !ok {
 		return nil

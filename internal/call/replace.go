@@ -203,8 +203,7 @@ func (a *attempt) Abandoned() { _ = a.call.finishRetry(a, false, errAbandoned) }
 
 // finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
 // or err is the error of the call. With an error it finishes the call, unless received is set. In
-// that case err is the status that a ended with, and the goroutine that receives finishes the
-// call.
+// that case err is the status that a ended with, and the goroutine that receives finishes the call.
 func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil

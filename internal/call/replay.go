@@ -16,8 +16,7 @@ type step struct {
 	value  any  // the user's message, for stats handlers
 }
 
-// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay,
-// in bytes.
+// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay, in bytes.
 const defaultMaxReplay = 256 << 10
 
 // commitAttempt commits the call to the current attempt. mu is held.

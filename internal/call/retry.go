@@ -150,8 +150,8 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	return all
 }
 
-// nextAttempt decides whether another attempt follows one that failed with err and trailer. It waits
-// for the policy's backoff, unless the retry is transparent. It returns the kind of the next
+// nextAttempt decides whether another attempt follows one that failed with err and trailer. It
+// waits for the policy's backoff, unless the retry is transparent. It returns the kind of the next
 // attempt, or the error of the call if there is none.
 func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
 	if transparent {
@@ -170,8 +170,7 @@ func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent boo
 	return policyRetry, nil
 }
 
-// backoff waits for d. It returns an error as soon as ctx is done or the client
-// is closed.
+// backoff waits for d. It returns an error as soon as ctx is done or the client is closed.
 func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 	over := make(chan struct{})
 	end := sync.OnceFunc(func() { close(over) })

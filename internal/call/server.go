@@ -80,7 +80,6 @@ type method struct {
 
 // clientStreams reports whether the caller may send more than one message.
 func (m *method) clientStreams() bool { return m.stream != nil && m.stream.ClientStreams }
-
 func (m *method) serverStreams() bool { return m.stream != nil && m.stream.ServerStreams }
 
 // NewServer returns a server without services.
@@ -365,8 +364,7 @@ func (s *Server) stop() []*serverConn {
 	return conns
 }
 
-// Method returns what is known about the method with a full name. It must be called after
-// Start.
+// Method returns what is known about the method with a full name. It must be called after Start.
 func (s *Server) Method(full string) link.Method {
 	m := s.methods[full]
 	if m == nil {
@@ -387,6 +385,5 @@ func (s *Server) HasCodec(subtype string) bool {
 	return ok
 }
 
-// Compressors returns the names of the registered compressors. The result must not be
-// modified.
+// Compressors returns the names of the registered compressors. The result must not be modified.
 func Compressors() []string { return registered }

@@ -13,12 +13,11 @@ import (
 )
 
 // A serverCall is the server's side of one call. It is also the handler's context and
-// its grpc.ServerTransportStream.
+// its grpc.ServerTransportStream. It implements [context.Context].
 type serverCall struct {
 	callContext
 
-	// Guarded by callContext.mu, except inline and onCaller, which are set before
-	// the handler runs.
+	// Guarded by callContext.mu, except inline and onCaller, which are set before the handler runs.
 	inline     bool // the caller's goroutine may run the handler, or its first part
 	onCaller   bool // the handler's goroutine is its caller's
 	headerSent bool
@@ -122,7 +121,6 @@ func (c *serverCall) run() {
 // String returns a name for printing. Without it fmt would read the fields, without mu.
 func (c *serverCall) String() string { return "nearcall.Context(" + c.open.Method + ")" }
 
-// Value implements [context.Context].
 func (c *serverCall) Value(key any) any {
 	switch key {
 	case incomingKey:

@@ -59,8 +59,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 	return c
 }
 
-// reportBegin reports the connection to stats handlers, once. It is called before the first
-// call.
+// reportBegin reports the connection to stats handlers, once. It is called before the first call.
 func (c *serverConn) reportBegin() {
 	if h := c.server.stats; h != nil {
 		c.begin.Do(func() {
@@ -85,7 +84,8 @@ func (c *serverConn) reportEnd() {
 	}
 }
 
-// idleLocked is admission's onIdle. If the session is gone as well, the server forgets the connection.
+// idleLocked is admission's onIdle. If the session is gone as well, the server forgets the
+// connection.
 func (c *serverConn) idleLocked() {
 	close(c.idle)
 	if c.isGone {
@@ -101,7 +101,6 @@ func (c *serverConn) drain() {
 	c.admission.refuseLocked(refused("the server is stopping and takes no new calls"))
 }
 
-// HandleUnary implements [link.Acceptor].
 func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	m := c.server.lookup(call.Method)
 	if m.unary == nil {
@@ -141,7 +140,6 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	return nil
 }
 
-// HandleStream implements [link.Acceptor].
 func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	c.reportBegin()
 	r := newCarried(s, c, c.server.lookup(o.Method), o)
@@ -169,7 +167,6 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	return nil
 }
 
-// Closed implements [link.Acceptor].
 func (c *serverConn) Closed(reason error) {
 	mu := &c.server.workers.mu
 	mu.Lock()
@@ -191,7 +188,6 @@ func (c *serverConn) Closed(reason error) {
 	close(c.ended)
 }
 
-// Gone implements [link.Acceptor].
 func (c *serverConn) Gone() {
 	mu := &c.server.workers.mu
 	mu.Lock()
@@ -208,7 +204,6 @@ func (c *serverConn) Gone() {
 // Idle is closed when the connection refuses new calls and no handler of its calls runs.
 func (c *serverConn) Idle() <-chan struct{} { return c.idle }
 
-// Terms implements [link.Acceptor].
 func (c *serverConn) Terms() link.Terms {
 	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares(), ShareBytes: c.server.cfg.Shared}
 	if c.admission.ahead {

@@ -74,10 +74,8 @@ func (c *serverCall) inlineCaller() context.Context {
 	return nil
 }
 
-// Deadline implements [context.Context].
 func (c *serverCall) Deadline() (time.Time, bool) { return c.open.Deadline, !c.open.Deadline.IsZero() }
 
-// Done implements [context.Context].
 func (c *serverCall) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +111,6 @@ func (c *serverCall) callerLeft(why error) {
 	c.Aborted(link.ContextEnd(why))
 }
 
-// Err implements [context.Context].
 func (c *serverCall) Err() error {
 	why := c.ended.Load()
 	if why == notEnded {
@@ -178,8 +175,8 @@ func (c *serverCall) startTimer() {
 	}
 }
 
-// expire ends the call at its deadline. As in grpc-go, the caller gets a reset, and what the handler
-// waits for ends even if the peer is silent: it was stopped, say, or is cut off.
+// expire ends the call at its deadline. As in grpc-go, the caller gets a reset, and what the
+// handler waits for ends even if the peer is silent: it was stopped, say, or is cut off.
 func (c *serverCall) expire() {
 	if c.carried != nil {
 		c.carried.abort(context.DeadlineExceeded)
@@ -196,8 +193,7 @@ func (c *serverCall) cancel(err error) {
 	after.run()
 }
 
-// An ending is the work that remains after a context has ended. run must be called without
-// mu.
+// An ending is the work that remains after a context has ended. run must be called without mu.
 type ending struct {
 	afters []*after
 	stop   func() bool

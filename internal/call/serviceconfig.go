@@ -37,8 +37,7 @@ var noConfig methodConfig
 // that allow more.
 const DefaultMaxCallAttempts = 5
 
-// The JSON of a service config. As in grpc-go, unknown fields are ignored, and so is
-// hedgingPolicy.
+// The JSON of a service config. As in grpc-go, unknown fields are ignored, and so is hedgingPolicy.
 type (
 	jsonServiceConfig struct {
 		healthCheckConfig

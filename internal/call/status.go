@@ -58,10 +58,9 @@ func errorOf(st *status.Status) error {
 }
 
 // statusWith returns the status of a call that ended with st and trailer. A code that is no int32
-// becomes Unknown, in grpc-go's words. As in grpc-go, a handler
-// may set details with the trailer grpc-status-details-bin. If the code in that trailer differs
-// from st's, the call fails with Internal. The trailer is not interpreted if it has several values
-// or is not a valid status.
+// becomes Unknown, in grpc-go's words. As in grpc-go, a handler may set details with the trailer
+// grpc-status-details-bin. If the code in that trailer differs from st's, the call fails with
+// Internal. The trailer is not interpreted if it has several values or is not a valid status.
 func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	switch {
 	case st.Code() > maxCode:
@@ -122,8 +121,7 @@ func contextStatus(err error) error {
 	return status.FromContextError(contextError(err)).Err()
 }
 
-// startStatus returns the error of a call whose context had ended with err before the call
-// began.
+// startStatus returns the error of a call whose context had ended with err before the call began.
 func startStatus(err error) error {
 	switch err {
 	case context.Canceled, context.DeadlineExceeded:

@@ -9,11 +9,11 @@ import (
 )
 
 // The tap handle of a server is asked as in grpc-go: for each call, known method or not, before the
-// call waits for a place and before stats handlers and interceptors see it, on the goroutine that reads
-// the connection. In process that is the caller's.
+// call waits for a place and before stats handlers and interceptors see it, on the goroutine that
+// reads the connection. In process that is the caller's.
 
-// askTap asks the server's tap handle. It returns false if the handle has refused the call, which has
-// then ended.
+// askTap asks the server's tap handle. It returns false if the handle has refused the call, which
+// has then ended.
 func (c *serverCall) askTap() bool {
 	handle := c.conn.server.cfg.Tap
 	if handle == nil {
@@ -35,8 +35,8 @@ func (c *serverCall) askTap() bool {
 	return false
 }
 
-// AskTap asks a tap handle about a call with the context ctx. It returns the call's new context, or why
-// the call is refused.
+// AskTap asks a tap handle about a call with the context ctx. It returns the call's new context, or
+// why the call is refused.
 func AskTap(ctx context.Context, handle tap.ServerInHandle, info *tap.Info) (context.Context, *status.Status) {
 	tapped, err := handle(ctx, info)
 	if err != nil {

@@ -247,10 +247,9 @@ func (w *workers) runOnCaller(c *serverCall) error {
 	return nil
 }
 
-// A loopJob is a call that runs as a loop's task.
+// A loopJob is a call that runs as a loop's task. It implements [wait.Job].
 type loopJob serverCall
 
-// Run implements [wait.Job].
 func (j *loopJob) Run() {
 	c := (*serverCall)(j)
 	if c.carried != nil {
@@ -260,14 +259,12 @@ func (j *loopJob) Run() {
 	c.conn.server.workers.finished(c)
 }
 
-// Drop implements [wait.Job]. Cancelled has ended the call, so Run does not run its
-// handler.
+// Drop implements [wait.Job]. Cancelled has ended the call, so Run does not run its handler.
 func (j *loopJob) Drop() { j.Run() }
 
 // Leave implements [wait.Job]. Cancelled has ended the call. Its handler waits forever.
 func (j *loopJob) Leave() { j.conn.server.workers.finished((*serverCall)(j)) }
 
-// Cancelled implements [wait.Job].
 func (j *loopJob) Cancelled(why error) {
 	c := (*serverCall)(j)
 	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %v", c.method.name, why))

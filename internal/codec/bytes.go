@@ -82,8 +82,7 @@ type v2Codec struct {
 func (c v2Codec) immutable() bool     { return c.shared }
 func (v2Codec) keepsReferences() bool { return true }
 
-// v1Codec is a user's encoding.Codec. It may keep the bytes that it unmarshals, so it gets a
-// copy.
+// v1Codec is a user's encoding.Codec. It may keep the bytes that it unmarshals, so it gets a copy.
 type v1Codec struct{ encoding.Codec }
 
 func (c v1Codec) Marshal(v any) (mem.BufferSlice, error) {

@@ -171,9 +171,8 @@ func (w *wrapper) hold(v ptr) ptr {
 	return i.data
 }
 
-// decode decodes the value that follows tag into the field at v. b begins with the
-// value. decode returns the length of the value, or -1 if protobuf-go must decode the
-// message.
+// decode decodes the value that follows tag into the field at v. b begins with the value. decode
+// returns the length of the value, or -1 if protobuf-go must decode the message.
 func (o *op) decode(v ptr, tag uint32, b []byte, r decodeMode) int {
 	switch protowire.Type(tag & 7) {
 	case protowire.BytesType:

@@ -1,11 +1,9 @@
 package codec
 
-// move moves the content of src to dst, which may hold anything, and leaves src
-// empty.
+// move moves the content of src to dst, which may hold anything, and leaves src empty.
 //
-// It touches neither the message's state, through which its protoreflect.Message
-// finds the type, nor its cached size: protobuf-go may write both while another
-// goroutine only reads the message.
+// It touches neither the message's state, through which its protoreflect.Message finds the type,
+// nor its cached size: protobuf-go may write both while another goroutine only reads the message.
 func (p *program) move(dst, src ptr) {
 	for i := range p.ops {
 		o := &p.ops[i]

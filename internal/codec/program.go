@@ -83,8 +83,7 @@ const (
 	opMap
 )
 
-// A failure is the reason why a program did not copy a message. Failures are
-// compared by pointer.
+// A failure is the reason why a program did not copy a message. Failures are compared by pointer.
 type failure struct {
 	// path holds the message that nests too deeply, and then each message that contains the
 	// previous one. It is nil for other failures.

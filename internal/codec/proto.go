@@ -4,11 +4,10 @@
 // memory. Programs encode and decode common messages, and leave all others entirely to
 // protobuf-go, so that the results and errors are protobuf-go's.
 //
-// Two peers in one process need no bytes between them. The receiver must see
-// the value that marshalling the sender's message and unmarshalling the bytes
-// would produce. [Codec.Copy] produces that value directly if it knows the Go
-// type. Otherwise it reports that it does not, and the caller uses
-// [Codec.Append] and [Codec.Decode].
+// Two peers in one process need no bytes between them. The receiver must see the value that
+// marshalling the sender's message and unmarshalling the bytes would produce. [Codec.Copy] produces
+// that value directly if it knows the Go type. Otherwise it reports that it does not, and the
+// caller uses [Codec.Append] and [Codec.Decode].
 package codec
 
 import (
@@ -27,7 +26,7 @@ import (
 func Proto() Codec { return protoCodec{} }
 
 // protoCodec accepts and rejects the same values as google.golang.org/grpc/encoding/proto
-// and produces the same results.
+// and produces the same results. It implements [link.Codec].
 type protoCodec struct{}
 
 // errCyclic reports a message that contains itself. protobuf-go has no such error: there such a
@@ -75,7 +74,6 @@ func marshalAppend(b []byte, v any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
 }
 
-// AppendWithin implements [link.Codec].
 func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 	if v == nil {
 		return b, true
@@ -94,7 +92,6 @@ func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 	return out, true
 }
 
-// Sized implements [link.Codec].
 func (c protoCodec) Sized(v any) (link.Message, error) {
 	if v != nil {
 		if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
@@ -116,7 +113,6 @@ type whole struct{ v any }
 
 func (w whole) Append(b []byte) ([]byte, error) { return protoCodec{}.Append(b, w.v) }
 
-// Immutable implements [link.Codec].
 func (protoCodec) Immutable() bool { return false }
 
 // Decode implements [link.Codec]. If data.Stay is set and one field takes up most of data.Bytes,
@@ -139,7 +135,6 @@ func (protoCodec) Decode(data link.Data, v any) (kept bool, err error) {
 	return false, unmarshal(b, v)
 }
 
-// KeepsReferences implements [link.Codec].
 func (protoCodec) KeepsReferences() bool { return false }
 
 func unmarshal(b []byte, v any) error {

@@ -80,8 +80,7 @@ func (o *op) encodedSize(v ptr, depth int, s *sizes) (n int) {
 }
 
 // scalarSize does the work of encodedSize for everything except messages, maps and oneofs. It must
-// not call encodedSize: if it did, the compiler would move the keys and values of maps to the
-// heap.
+// not call encodedSize: if it did, the compiler would move the keys and values of maps to the heap.
 func (o *op) scalarSize(v ptr) (n int) {
 	tag := int(o.tag)
 	switch o.code {

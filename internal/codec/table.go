@@ -47,8 +47,7 @@ func addProgram(v any) *program {
 	return p
 }
 
-// A table maps types to programs by open addressing. At least half its slots
-// are empty.
+// A table maps types to programs by open addressing. At least half its slots are empty.
 type table struct {
 	shift uint // 64 - log2(len(slots))
 	n     int

@@ -7,16 +7,16 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// All unsafe code of the package is in this file. It is sound because a program
-// is compiled for one Go type, and its offsets and accessors are chosen from the
-// reflect.Type of each field:
+// All unsafe code of the package is in this file. It is sound because a program is compiled for one
+// Go type, and its offsets and accessors are chosen from the reflect.Type of each field:
 //
 //   - A ptr is nil, or points to a variable of the type that its accessor names, or to a variable
-//     with the same memory layout: a named type of the same kind (enums are int32), pointer-free bits
-//     of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words, and a map
-//     as a pointer. Code that only assigns a slice may use any slice type for it. A map can be
-//     accessed as a map with the same keys and with values of the same memory layout, because the
-//     runtime looks at nothing else. A test for nil reads a pointer as a number of the same width.
+//     with the same memory layout: a named type of the same kind (enums are int32), pointer-free
+//     bits of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words,
+//     and a map as a pointer. Code that only assigns a slice may use any slice type for it. A map
+//     can be accessed as a map with the same keys and with values of the same memory layout,
+//     because the runtime looks at nothing else. A test for nil reads a pointer as a number of the
+//     same width.
 //   - Memory that holds pointers is allocated with its Go type in the message.
 //     It is written only by assignments of pointer types, so that the compiler
 //     emits write barriers for the garbage collector.
@@ -25,9 +25,8 @@ import (
 // A ptr points to a message, a oneof wrapper, or a field of one.
 type ptr struct{ p unsafe.Pointer }
 
-func (p ptr) isNil() bool        { return p.p == nil }
-func (p ptr) at(off uintptr) ptr { return ptr{unsafe.Add(p.p, off)} }
-
+func (p ptr) isNil() bool                            { return p.p == nil }
+func (p ptr) at(off uintptr) ptr                     { return ptr{unsafe.Add(p.p, off)} }
 func (p ptr) bool() *bool                            { return (*bool)(p.p) }
 func (p ptr) bits32() *uint32                        { return (*uint32)(p.p) }
 func (p ptr) bits64() *uint64                        { return (*uint64)(p.p) }
@@ -56,9 +55,8 @@ func mapAt[K comparable, V any](p ptr) *map[K]V { return (*map[K]V)(p.p) }
 // fill. The programs keep no address of a field, so v need not be on the heap.
 func addressOf[T any](v *T) ptr { return ptr{unsafe.Pointer(v)} }
 
-// zero reports whether the message that p points to, of the given size in bytes,
-// is zero except for its state, which is its first word. Messages are aligned to
-// words.
+// zero reports whether the message that p points to, of the given size in bytes, is zero except for
+// its state, which is its first word. Messages are aligned to words.
 func (p ptr) zero(size uintptr) bool {
 	const word = unsafe.Sizeof(uintptr(0))
 	for _, w := range unsafe.Slice((*uintptr)(p.p), size/word)[1:] {

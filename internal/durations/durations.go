@@ -37,8 +37,8 @@ func Sum(a, b time.Duration) time.Duration {
 	}
 }
 
-// Age returns the age at which a connection ends if its server's MaxConnectionAge is d. As in gRPC it
-// is up to a tenth more or less, so that connections made together do not end together.
+// Age returns the age at which a connection ends if its server's MaxConnectionAge is d. As in gRPC
+// it is up to a tenth more or less, so that connections made together do not end together.
 func Age(d time.Duration) time.Duration {
 	if d == Longest {
 		return d

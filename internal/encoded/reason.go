@@ -11,8 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Because is an error with a text, from the peer or from a transport, and a kind for
-// errors.Is.
+// Because is an error with a text, from the peer or from a transport, and a kind for errors.Is.
 type Because struct {
 	Text string
 	Kind error

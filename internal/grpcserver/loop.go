@@ -66,7 +66,7 @@ func run(ctx context.Context, l wait.Loop, method string, f func(context.Context
 }
 
 // A task is a call that runs on a loop. Its result is the result of f, unless the loop ends
-// first.
+// first. It implements [wait.Job].
 type task struct {
 	method string
 	f      func(context.Context) (any, error)
@@ -87,7 +87,6 @@ func (t *task) end(reply any, err error) {
 	})
 }
 
-// Run implements [wait.Job].
 func (t *task) Run() {
 	// The call may have ended while the loop was busy. The call's context shows this earlier than
 	// the task's, which is derived from it.
@@ -115,29 +114,25 @@ func (t *task) Drop() {}
 // Leave implements [wait.Job]. Cancelled has ended the call.
 func (t *task) Leave() {}
 
-// Cancelled implements [wait.Job].
 func (t *task) Cancelled(why error) {
 	t.end(nil, status.Errorf(codes.Unavailable, "the method %s runs on a loop that runs no more: %v", t.method, why))
 	t.cancel()
 }
 
 // A stream is the stream of a handler that runs on a loop. Methods that block run on a goroutine,
-// and the task waits for them without blocking the loop.
+// and the task waits for them without blocking the loop. It implements [grpc.ServerStream].
 type stream struct {
 	grpc.ServerStream
 	ctx  context.Context
 	loop wait.Loop
 }
 
-// Context implements [grpc.ServerStream].
 func (s *stream) Context() context.Context { return s.ctx }
 
-// SendMsg implements [grpc.ServerStream].
 func (s *stream) SendMsg(m any) error {
 	return wait.Outside(s.loop, func() error { return s.ServerStream.SendMsg(m) })
 }
 
-// RecvMsg implements [grpc.ServerStream].
 func (s *stream) RecvMsg(m any) error {
 	return wait.Outside(s.loop, func() error { return s.ServerStream.RecvMsg(m) })
 }

@@ -7,8 +7,9 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// Interceptors returns the interceptors in opts. Options of grpc-go are opaque, and packages such as
-// orca export their interceptors only as an option. So it looks into a *grpc.Server that has them.
+// Interceptors returns the interceptors in opts. Options of grpc-go are opaque, and packages such
+// as orca export their interceptors only as an option. So it looks into a *grpc.Server that has
+// them.
 func Interceptors(opts []grpc.ServerOption) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
 	if len(opts) == 0 {
 		return nil, nil

@@ -1,6 +1,5 @@
-// Package grpcserver serves ordinary gRPC clients with a grpc.Server. It gets each connection
-// after another package has accepted it, read its first bytes and done its security
-// handshake.
+// Package grpcserver serves ordinary gRPC clients with a grpc.Server. It gets each connection after
+// another package has accepted it, read its first bytes and done its security handshake.
 package grpcserver
 
 import (
@@ -39,8 +38,8 @@ type Config struct {
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
 
-	// Tap is asked about each request of ServeHTTP, for which grpc-go asks no tap handle. It returns
-	// the call's context, or why the call is refused. It may be nil.
+	// Tap is asked about each request of ServeHTTP, for which grpc-go asks no tap handle. It
+	// returns the call's context, or why the call is refused. It may be nil.
 	Tap func(context.Context, *tap.Info) (context.Context, *status.Status)
 
 	Options []grpc.ServerOption // all but interceptors; credentials are ignored
@@ -138,12 +137,12 @@ func (s *Server) settleLocked() {
 	}
 }
 
-// settling is how long GracefulStop waits for the settings of clients, which may have made calls
-// already.
-const settling = time.Second
+// settingsTimeout is how long GracefulStop waits for the settings of clients, which may have made
+// calls already.
+const settingsTimeout = time.Second
 
-// abandon ends the connections that are being set up, at once or after the time settling. Without
-// this, grpc-go would wait for their clients when it stops.
+// abandon ends the connections that are being set up, at once or after the time settingsTimeout.
+// Without this, grpc-go would wait for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +151,7 @@ func (s *Server) abandon(atOnce bool) {
 		if atOnce {
 			_ = c.Conn.Close()
 		} else {
-			c.deadline = time.Now().Add(settling)
+			c.deadline = time.Now().Add(settingsTimeout)
 			_ = c.Conn.SetDeadline(c.deadline)
 		}
 	}
@@ -170,8 +169,8 @@ func (s *Server) GracefulStop() {
 	s.stopWeb()
 }
 
-// Stop closes all connections, which cancels their calls. Clients of requests have some time to take
-// the ends of their calls.
+// Stop closes all connections, which cancels their calls. Clients of requests have some time to
+// take the ends of their calls.
 func (s *Server) Stop() {
 	s.abandon(true)
 	s.mu.Lock()
@@ -247,7 +246,8 @@ type request struct {
 	control *http.ResponseController // nil once the request was answered
 }
 
-// lingering is how long the client of a call that Stop has cancelled may take to read what was sent.
+// lingering is how long the client of a call that Stop has cancelled may take to read what was
+// sent.
 const lingering = time.Second
 
 // limitWrites makes writes fail after the time lingering. Otherwise grpc-go's Stop would wait for a
@@ -308,9 +308,10 @@ func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler
 
 type peerKey struct{}
 
-// peers gives the calls of requests the peer that ServeHTTP got, and its connection. grpc-go knows only
-// the request's RemoteAddr and TLS. As the first stats handler it comes before all others. It also asks
-// the tap handle, whose refusal the first interceptor returns.
+// peers gives the calls of requests the peer that ServeHTTP got, and its connection. grpc-go knows
+// only the request's RemoteAddr and TLS. As the first stats handler it comes before all others. It
+// also asks the tap handle, whose refusal the first interceptor returns. It implements
+// [stats.Handler].
 type peers struct {
 	tap func(context.Context, *tap.Info) (context.Context, *status.Status)
 }
@@ -337,7 +338,6 @@ func (c connected) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// TagConn implements [stats.Handler].
 func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
 	p, ok := ctx.Value(peerKey{}).(*link.Peer)
 	if !ok {
@@ -347,10 +347,8 @@ func (peers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context 
 	return connected{ctx, p}
 }
 
-// HandleConn implements [stats.Handler].
 func (peers) HandleConn(context.Context, stats.ConnStats) {}
 
-// TagRPC implements [stats.Handler].
 func (p peers) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	ctx = p.TagConn(ctx, nil)
 	if p.tap == nil {
@@ -364,7 +362,6 @@ func (p peers) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Conte
 	return context.WithValue(tapped, requestKey{}, ctx.Value(requestKey{})) // tapped may be any context
 }
 
-// HandleRPC implements [stats.Handler].
 func (peers) HandleRPC(context.Context, stats.RPCStats) {}
 
 // A connection is a net.Conn from which the first bytes were already read.
@@ -379,7 +376,6 @@ type connection struct {
 
 func (c *connection) begin() { c.counted.Begin(false, counters.GRPC) }
 
-// Read implements [net.Conn].
 func (c *connection) Read(b []byte) (int, error) {
 	if len(c.first) > 0 {
 		n := copy(b, c.first)
@@ -391,7 +387,6 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Close implements [net.Conn].
 func (c *connection) Close() error {
 	c.server.remove(c)
 	c.counted.End()
@@ -415,9 +410,9 @@ func (c *connection) SetDeadline(t time.Time) error {
 }
 
 // alreadyDone are the credentials of connections whose security handshake is complete.
+// It implements [credentials.TransportCredentials].
 type alreadyDone struct{}
 
-// ServerHandshake implements [credentials.TransportCredentials].
 func (alreadyDone) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, conn.(*connection).auth, nil
 }
@@ -427,16 +422,13 @@ func (alreadyDone) ClientHandshake(context.Context, string, net.Conn) (net.Conn,
 	return nil, nil, errors.ErrUnsupported
 }
 
-// Info implements [credentials.TransportCredentials].
 func (alreadyDone) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{} }
 
-// Clone implements [credentials.TransportCredentials].
 func (a alreadyDone) Clone() credentials.TransportCredentials { return a }
 
-// OverrideServerName implements [credentials.TransportCredentials].
 func (alreadyDone) OverrideServerName(string) error { return nil }
 
-// A listener accepts the connections that put gets.
+// A listener accepts the connections that put gets. It implements [net.Listener].
 type listener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -453,7 +445,6 @@ func (l *listener) put(conn net.Conn) bool {
 	}
 }
 
-// Accept implements [net.Listener].
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.conns:
@@ -463,13 +454,11 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener].
 func (l *listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-// Addr implements [net.Listener].
 func (*listener) Addr() net.Addr { return address{} }
 
 type address struct{}

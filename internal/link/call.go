@@ -284,8 +284,7 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 	return err
 }
 
-// wait is Wait without the results. It also returns the Waiter to which c.parker must be
-// released.
+// wait is Wait without the results. It also returns the Waiter to which c.parker must be released.
 func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	var left error
 	for {

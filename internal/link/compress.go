@@ -21,8 +21,7 @@ func Compressor(name string) string {
 	return name
 }
 
-// Compress compresses b with the compressor registered as name. The error is a
-// *SendError.
+// Compress compresses b with the compressor registered as name. The error is a *SendError.
 func Compress(b []byte, name string) ([]byte, error) {
 	c := encoding.GetCompressor(name)
 	if c == nil {
@@ -41,9 +40,8 @@ func Compress(b []byte, name string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decompress decompresses data with the compressor registered as name. It never
-// produces more than limit+1 bytes, and fails if there are more than limit. The error
-// is a *RecvError.
+// Decompress decompresses data with the compressor registered as name. It never produces more than
+// limit+1 bytes, and fails if there are more than limit. The error is a *RecvError.
 func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	if Compressor(name) == "" {
 		return nil, &RecvError{Err: &CompressionError{"compressed flag set with identity or empty encoding", nil}}

@@ -13,10 +13,9 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// grpc-go's transport stores a call's connection in the context, under a key of an
-// unexported type. Other packages of grpc-go look it up: authz refuses calls without one.
-// We recognise the key by the name of its type. A test that uses package authz fails if a
-// version of grpc-go renames it.
+// grpc-go's transport stores a call's connection in the context, under a key of an unexported type.
+// Other packages of grpc-go look it up: authz refuses calls without one. We recognise the key by
+// the name of its type. A test that uses package authz fails if a version of grpc-go renames it.
 const (
 	connectionKeyPath = "google.golang.org/grpc/internal/transport"
 	connectionKeyName = "transport.connectionKey"
@@ -29,8 +28,8 @@ func IsConnectionKey(key any) bool {
 	return t != nil && t.String() == connectionKeyName && t.PkgPath() == connectionKeyPath
 }
 
-// A Connection is the value for that key: a net.Conn that has the addresses of a peer and does nothing
-// else.
+// A Connection is the value for that key: a net.Conn that has the addresses of a peer and does
+// nothing else.
 type Connection struct{ Peer *Peer }
 
 // LocalAddr implements [net.Conn]. Users of the key expect a host and a port, so an address

@@ -3,10 +3,9 @@
 // implement memory, sockets and flow control. Package link holds the types that both share. It
 // starts no goroutine and does no I/O.
 //
-// A transport carries streams of frames. A frame's message is live (a Go value
-// and its codec) or encoded (bytes). The in-process transport hands live
-// messages over without marshalling; other transports encode them. No transport
-// interprets a status.
+// A transport carries streams of frames. A frame's message is live (a Go value and its codec) or
+// encoded (bytes). The in-process transport hands live messages over without marshalling; other
+// transports encode them. No transport interprets a status.
 package link
 
 import (
@@ -27,11 +26,10 @@ import (
 // A Session carries calls between two peers, in both directions. Its methods are
 // safe for concurrent use.
 type Session interface {
-	// Invoke makes a whole unary call and sets c's results. It returns nil if
-	// the peer ended the call, with any status. It returns the reason if the
-	// caller left or the session failed. If the call must be made with
-	// NewStream, Invoke does nothing and returns ErrNoCall. After it has returned,
-	// only a callee in the same process may still use c.
+	// Invoke makes a whole unary call and sets c's results. It returns nil if the peer ended the
+	// call, with any status. It returns the reason if the caller left or the session failed. If the
+	// call must be made with NewStream, Invoke does nothing and returns ErrNoCall. After it has
+	// returned, only a callee in the same process may still use c.
 	Invoke(ctx context.Context, c *UnaryCall) error
 
 	// NewStream opens a stream. ctx bounds only the opening: when it ends
@@ -85,10 +83,9 @@ type Acceptor interface {
 	// are aborted for reason.
 	Closed(reason error)
 
-	// Gone is called once, after Closed, when this process may exit without
-	// losing what was sent: the peer has received it, can still read it from
-	// the operating system, or will not read it. A session whose peer stops
-	// reading gives up after some seconds, so Gone is always called.
+	// Gone is called once, after Closed, when this process may exit without losing what was sent:
+	// the peer has received it, can still read it from the operating system, or will not read it. A
+	// session whose peer stops reading gives up after some seconds, so Gone is always called.
 	Gone()
 
 	// Terms returns the acceptor's terms for the session.
@@ -177,16 +174,13 @@ var (
 	// the peer's handler never saw the call. Such a call can safely be retried.
 	ErrUnprocessed = errors.New("the call was not processed")
 
-	// ErrExhausted is wrapped by errors of sessions and streams that reached a
-	// limit.
+	// ErrExhausted is wrapped by errors of sessions and streams that reached a limit.
 	ErrExhausted = errors.New("a limit was reached")
 
-	// ErrBroken is wrapped by the reason of a stream on which one side violated
-	// the protocol.
+	// ErrBroken is wrapped by the reason of a stream on which one side violated the protocol.
 	ErrBroken = errors.New("the rules of the call were broken")
 
-	// ErrOneWay is wrapped by errors of Invoke and NewStream if the peer takes no
-	// calls at all.
+	// ErrOneWay is wrapped by errors of Invoke and NewStream if the peer takes no calls at all.
 	ErrOneWay = errors.New("the peer takes no calls")
 
 	// ErrForeign is wrapped by the errors of a Dialer whose server speaks another protocol. A
@@ -197,8 +191,7 @@ var (
 	// stream: over transports without a shortcut, and to streaming methods.
 	ErrNoCall = errors.New("link: make this call with NewStream")
 
-	// ErrReplies is returned by Session.Invoke if the callee has sent more than
-	// one message.
+	// ErrReplies is returned by Session.Invoke if the callee has sent more than one message.
 	ErrReplies = errors.New("link: more than one reply")
 
 	// ErrEnded is returned by Send after the callee ended the call.
@@ -248,8 +241,9 @@ type End struct {
 	// knows when it arrived.
 	Late bool
 
-	// Local says that an end without a header before it is not the peer's: the caller's transport has
-	// made it, because what has come was no answer of gRPC. gRPC's caller then sees no content-type.
+	// Local says that an end without a header before it is not the peer's: the caller's transport
+	// has made it, because what has come was no answer of gRPC. gRPC's caller then sees no
+	// content-type.
 	Local bool
 }
 
@@ -274,8 +268,7 @@ type Peer struct {
 	LocalAddr net.Addr
 	AuthInfo  credentials.AuthInfo
 
-	// Request returns the request that opened the connection; nil unless that is a
-	// WebSocket.
+	// Request returns the request that opened the connection; nil unless that is a WebSocket.
 	Request func() *http.Request
 
 	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
@@ -355,8 +348,8 @@ func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got, f.Size = nil, nil, 
 // An InlineStream is a callee's Stream that can run its handler on the goroutine that called
 // HandleStream. MayRunInline and RunInline are called only within HandleStream.
 type InlineStream interface {
-	// MayRunInline reports whether RunInline may be called for a handler that is likely to take d. If
-	// the goroutine also serves other calls, it runs only quick handlers.
+	// MayRunInline reports whether RunInline may be called for a handler that is likely to take d.
+	// If the goroutine also serves other calls, it runs only quick handlers.
 	MayRunInline(d time.Duration) bool
 
 	// RunInline makes the session call r.Run once, after HandleStream has returned nil. Run runs on

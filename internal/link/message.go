@@ -6,9 +6,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use.
-// Two codecs are the same codec if and only if they are equal with ==, which must
-// not panic.
+// A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use. Two codecs are
+// the same codec if and only if they are equal with ==, which must not panic.
 //
 // The interface also includes what only some codecs can do, so that a codec that embeds another
 // one keeps these abilities.
@@ -16,8 +15,7 @@ type Codec interface {
 	// Name returns the codec's content-subtype.
 	Name() string
 
-	// Size returns the size of v's encoding in bytes. A nil v is an empty
-	// message.
+	// Size returns the size of v's encoding in bytes. A nil v is an empty message.
 	Size(v any) (int, error)
 
 	// Append appends v's encoding to b. It fails as marshalling does: if a
@@ -31,10 +29,9 @@ type Codec interface {
 	AppendWithin(b []byte, v any) (_ []byte, ok bool)
 
 	// Sized returns v as a message whose Bound is the size of its encoding, so that the memory for
-	// it can be allocated in one piece. The result is an [Encoded] message, whose bytes may be
-	// v's, or a [Measured] one. If computing the size could cost as much as encoding v, it is a
-	// [Live] message instead. The caller appends the message at most once, before v changes, and
-	// frees it.
+	// it can be allocated in one piece. The result is an [Encoded] message, whose bytes may be v's,
+	// or a [Measured] one. If computing the size could cost as much as encoding v, it is a [Live]
+	// message instead. The caller appends the message at most once, before v changes, and frees it.
 	Sized(v any) (Message, error)
 
 	// Immutable reports whether the message that Sized returns is encoded and does not change
@@ -115,8 +112,7 @@ type Appender interface {
 	Append(b []byte) ([]byte, error)
 }
 
-// Encoded returns an encoded message. The message takes over the caller's reference
-// to data.
+// Encoded returns an encoded message. The message takes over the caller's reference to data.
 func Encoded(data mem.BufferSlice) Message { return Message{value: data, bound: data.Len()} }
 
 // EncodedBytes returns an encoded message that is b, which must not change.
@@ -425,7 +421,6 @@ func (m *Message) Free() {
 type SendError struct{ Err error }
 
 func (e *SendError) Error() string { return fmt.Sprintf("cannot encode the message: %v", e.Err) }
-
 func (e *SendError) Unwrap() error { return e.Err }
 
 // A RecvError says that a message arrived but cannot be received: it is larger than

@@ -2,8 +2,7 @@ package link
 
 import "strings"
 
-// A Profile holds the properties that most calls of a client have in common. Calls share
-// it.
+// A Profile holds the properties that most calls of a client have in common. Calls share it.
 type Profile struct {
 	Authority      string
 	UserAgent      string

@@ -242,9 +242,8 @@ func addCredit(to *int64, n int64) error {
 // windowsUnread windows are unread on all streams together.
 //
 // Invariants:
-//   - inbox.unread is the credit of the stream's messages that have neither been
-//     received nor have a receiver waiting for them. Session.unread is its sum over all
-//     live streams.
+//   - inbox.unread is the credit of the stream's messages that have neither been received nor have
+//     a receiver waiting for them. Session.unread is its sum over all live streams.
 //   - Credit is withheld only while at least windowsUnread windows are unread. A message no longer
 //     counts once it is received or its stream has ended, and then its credit is returned. A
 //     message that a receiver waits for does not count, because it alone may be larger than the
@@ -278,9 +277,8 @@ func (st *stream) removeUnread(n int) {
 	st.session.returnConnCredit()
 }
 
-// markReceived stops counting the arrived part of a message as unread, because the
-// message was received or a receiver waits for it. It does nothing when called again.
-// The session's mu is held.
+// markReceived stops counting the arrived part of a message as unread, because the message was
+// received or a receiver waits for it. It does nothing when called again. The session's mu is held.
 func (st *stream) markReceived(it *item) {
 	if it.Extra.counts {
 		it.Extra.counts = false

@@ -270,9 +270,8 @@ type drain struct {
 	pongs      []byte // PONGs that follow the heads of these calls
 }
 
-// maxDraining is how long a side that drains accepts calls of a peer that does not answer and
-// still has calls open. It is grpc-go's value. If the peer has no calls open, it is
-// Options.CloseTimeout.
+// maxDraining is how long a side that drains accepts calls of a peer that does not answer and still
+// has calls open. It is grpc-go's value. If the peer has no calls open, it is Options.CloseTimeout.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session]. The side that accepted the connection leaves: its
@@ -303,8 +302,7 @@ func (s *Session) announce() {
 	}
 }
 
-// isDraining reports whether a drain was announced and calls are still accepted. mu is
-// held.
+// isDraining reports whether a drain was announced and calls are still accepted. mu is held.
 func (s *Session) isDraining() bool {
 	return !s.drain.announced.IsZero() && !link.IsClosed(s.drained)
 }

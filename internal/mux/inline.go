@@ -57,10 +57,8 @@ const (
 	maxInlineAmong = 128
 )
 
-// MayRunInline implements [link.InlineStream].
 func (st *stream) MayRunInline(d time.Duration) bool { return d <= st.session.inline.allowed }
 
-// RunInline implements [link.InlineStream].
 func (st *stream) RunInline(r link.Runner, d time.Duration) {
 	s := st.session
 	st.holders.Add(1)
@@ -69,7 +67,6 @@ func (st *stream) RunInline(r link.Runner, d time.Duration) {
 	s.inline.calls = append(s.inline.calls, inlineCall{st, r})
 }
 
-// Release implements [link.InlineStream].
 func (st *stream) Release() {
 	s := st.session
 	s.mu.Lock()

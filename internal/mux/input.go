@@ -78,8 +78,7 @@ func (s *Session) keepPartialFrame(rest []byte) {
 	s.reading.in.B = s.reading.in.B[:copy(s.reading.in.B[:cap(s.reading.in.B)], rest)]
 }
 
-// An inputError is a violation of the protocol, or the peer's BYE. No further input is
-// handled.
+// An inputError is a violation of the protocol, or the peer's BYE. No further input is handled.
 type inputError struct{ error }
 
 func (m *inputError) Unwrap() error { return m.error }
@@ -355,8 +354,7 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 	return st, opened, st.deliver(rc, cost, after)
 }
 
-// rejectStep resets a call whose frame has invalid contents. The connection stays open. mu
-// is held.
+// rejectStep resets a call whose frame has invalid contents. The connection stays open. mu is held.
 func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) error {
 	if rc.Placed {
 		s.sendReturn(rc.Place)
@@ -435,16 +433,14 @@ func (s *Session) handlePart(f wire.Frame) error {
 	return nil
 }
 
-// makeRoom makes room for n more bytes. If it has to grow the buffer, it at least
-// doubles it.
+// makeRoom makes room for n more bytes. If it has to grow the buffer, it at least doubles it.
 func (p *parts) makeRoom(n int) {
 	if need := len(p.b.B) + n; need > cap(p.b.B) {
 		p.b = p.b.Grow(max(need, 2*len(p.b.B)))
 	}
 }
 
-// finish returns the block's parts, with room for its last n bytes. The caller frees
-// the buffer.
+// finish returns the block's parts, with room for its last n bytes. The caller frees the buffer.
 func (p *parts) finish(n int) *buffer {
 	p.makeRoom(n)
 	b := p.b

@@ -54,8 +54,8 @@ type PingLimit struct {
 // Spoke records that this side has sent a frame of a call. The next PING is not too early then.
 func (l *PingLimit) Spoke() { l.spoke = true }
 
-// Exceeded records a PING, and reports whether too many have come too early: sooner than least after
-// the PING before. idle says that no call is open.
+// Exceeded records a PING, and reports whether too many have come too early: sooner than least
+// after the PING before. idle says that no call is open.
 func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
 	now := time.Now()
 	least = minPings(policy, idle)
@@ -232,8 +232,7 @@ func millis(d time.Duration) uint64 {
 	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
 }
 
-// handlePing answers a PING. A server also enforces its minimum time between PINGs. mu
-// is held.
+// handlePing answers a PING. A server also enforces its minimum time between PINGs. mu is held.
 func (s *Session) handlePing(data [8]byte) error {
 	s.answerPing(data)
 	if s.opts.Client {

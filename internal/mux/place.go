@@ -47,8 +47,7 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, erro
 	return nil, nil
 }
 
-// moveToPlace moves an encoded message to a place and frees b. It reports whether a
-// place was free.
+// moveToPlace moves an encoded message to a place and frees b. It reports whether a place was free.
 func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	room, at, ok := s.placer.Place(len(b.B))
 	if !ok {
@@ -99,8 +98,7 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 	return p, nil
 }
 
-// returnPlace returns the place of a message that became unreachable before it was
-// fetched.
+// returnPlace returns the place of a message that became unreachable before it was fetched.
 func (s *Session) returnPlace(at int) {
 	s.placer.Release(at)
 	s.mu.Lock()

@@ -245,9 +245,8 @@ const (
 	maxPack   = 32 << 10
 )
 
-// packs reports whether a message of n bytes is packed behind Items[i], the last item
-// before it. The message in Items[i] is complete, because the pieces of a message
-// arrive in sequence.
+// packs reports whether a message of n bytes is packed behind Items[i], the last item before it.
+// The message in Items[i] is complete, because the pieces of a message arrive in sequence.
 func (in *inbox) packs(i, n int) bool {
 	if i < 0 || i == 0 && in.unary || n > maxPacked {
 		return false
@@ -317,8 +316,7 @@ func (st *stream) takePack(it *item) {
 	t.due = st.in.flow.Due()
 }
 
-// returnSpent returns the credit of packed messages that were received. The session's mu is
-// held.
+// returnSpent returns the credit of packed messages that were received. The session's mu is held.
 func (st *stream) returnSpent() {
 	if n := st.unpacked.spent; n > 0 {
 		st.unpacked.spent, st.unpacked.due = 0, st.in.flow.HoldsBack()

@@ -159,8 +159,7 @@ func (s *Session) onCallerDone(term uint64) {
 	}
 }
 
-// startReadIdle starts the timer that wakes the read loop, unless it is running. mu is
-// held.
+// startReadIdle starts the timer that wakes the read loop, unless it is running. mu is held.
 func (s *Session) startReadIdle() {
 	switch {
 	case s.reading.idleSet:

@@ -91,7 +91,6 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	return nil
 }
 
-// Recv implements [link.Stream].
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	if st.unpacked.pack != nil {

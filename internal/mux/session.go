@@ -36,12 +36,10 @@ type Conn interface {
 	SetReadDeadline(time.Time) error
 }
 
-// A Prompt is a Conn with nonblocking reads and writes. One goroutine may read while
-// another writes. A deadline in the past interrupts its Read, which works again once
-// the deadline is reset.
+// A Prompt is a Conn with nonblocking reads and writes. One goroutine may read while another
+// writes. A deadline in the past interrupts its Read, which works again once the deadline is reset.
 type Prompt interface {
-	// TryRead reads without blocking. If there is nothing to read it returns 0 and no
-	// error.
+	// TryRead reads without blocking. If there is nothing to read it returns 0 and no error.
 	TryRead(b []byte) (n int, err error)
 
 	// TryWrite writes the buffers in the parameter all, or b if there are none, as far as it can
@@ -70,9 +68,8 @@ type Placer interface {
 	Done(at int)
 	PlaceOf(b []byte) (at int, ok bool)
 
-	// Hold keeps a message of n bytes from the peer available until Release, even if the
-	// connection is closed. The parameter at is its place. An error means that the peer is at
-	// fault.
+	// Hold keeps a message of n bytes from the peer available until Release, even if the connection
+	// is closed. The parameter at is its place. An error means that the peer is at fault.
 	Hold(at, n int) error
 
 	// Check returns an error if the message that is held at this place must not be fetched. One
@@ -89,8 +86,7 @@ type Placer interface {
 	Returned(at int) error
 }
 
-// PromptOf returns conn if it is a Prompt, a new Prompt if it is a bare socket, and nil
-// otherwise.
+// PromptOf returns conn if it is a Prompt, a new Prompt if it is a bare socket, and nil otherwise.
 func PromptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
@@ -230,8 +226,7 @@ func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte 
 	return wire.AppendHello([]byte(wire.Magic), &hello)
 }
 
-// Start starts the session. acceptor handles the peer's calls; if it is nil, they are
-// refused.
+// Start starts the session. acceptor handles the peer's calls; if it is nil, they are refused.
 func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor

@@ -59,7 +59,6 @@ func newSocket(conn Conn) *socket {
 	return r
 }
 
-// TryRead implements [Prompt].
 func (r *socket) TryRead(b []byte) (n int, err error) {
 	r.in.b = b
 	err = r.conn.Read(r.inOnce)
@@ -75,7 +74,6 @@ func (r *socket) TryRead(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// TryWrite implements [Prompt].
 func (r *socket) TryWrite(b []byte, all [][]byte) (n int, err error) {
 	r.out.b, r.out.all = b, all
 	err = r.conn.Write(r.outOnce)

@@ -25,9 +25,8 @@ func startSpinning() bool {
 	return false
 }
 
-// spin polls the connection for up to maxSpin, or until the caller is woken, and
-// handles what it reads. It reports whether there was input. Called with mu held; mu is
-// released in between.
+// spin polls the connection for up to maxSpin, or until the caller is woken, and handles what it
+// reads. It reports whether there was input. Called with mu held; mu is released in between.
 func (s *Session) spin(ctx context.Context, asCaller bool) (got bool, err error) {
 	s.mu.Unlock()
 	begun := time.Now()

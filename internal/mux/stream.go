@@ -14,6 +14,7 @@ import (
 )
 
 // A stream is one side of a call.
+// It implements [link.InlineStream], [link.Stream] and [link.Freer].
 type stream struct {
 	session *Session
 	caller  bool
@@ -129,7 +130,6 @@ func (st *stream) schedule() {
 	}
 }
 
-// Send implements [link.Stream].
 func (st *stream) Send(f *link.Frame) error {
 	if sent := st.sendPlain(f); sent {
 		return nil
@@ -256,7 +256,6 @@ func (st *stream) unregister() {
 	}
 }
 
-// Abort implements [link.Stream].
 func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
@@ -332,7 +331,6 @@ func (st *stream) finishAbort(reason error) {
 	after.run()
 }
 
-// OnAbort implements [link.Stream].
 func (st *stream) OnAbort(f func(error)) {
 	s := st.session
 	s.mu.Lock()
@@ -344,7 +342,6 @@ func (st *stream) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 // Reuse of streams.
@@ -385,7 +382,6 @@ func (st *stream) drop() {
 	}
 }
 
-// Free implements [link.Freer].
 func (st *stream) Free() { st.drop() }
 
 // dropWritten drops the stream for the session if the callee has ended the call and everything

@@ -39,15 +39,13 @@ type writing struct {
 }
 
 const (
-	// maxBatch bounds the bytes that are collected for one Write. The last frame may
-	// exceed it.
+	// maxBatch bounds the bytes that are collected for one Write. The last frame may exceed it.
 	maxBatch = 256 << 10
 
 	// someBatch is the initial capacity of a batch, in bytes, without large pieces.
 	someBatch = 4 << 10
 
-	// maxRounds is how many batches a caller writes before it passes the write lock to the
-	// writer.
+	// maxRounds is how many batches a caller writes before it passes the write lock to the writer.
 	maxRounds = 4
 )
 
@@ -62,8 +60,7 @@ type batch struct {
 	last   bool      // it ends with BYE
 }
 
-// A cutting is a piece of a message that belongs into the batch's b, at the offset in the field
-// at.
+// A cutting is a piece of a message that belongs into the batch's b, at the offset in the field at.
 type cutting struct {
 	at int
 	b  []byte
@@ -112,8 +109,7 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriter wakes the writer to write what is queued, or to end the session. mu is
-// held.
+// wakeWriter wakes the writer to write what is queued, or to end the session. mu is held.
 func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
 
 // hasQueued reports whether anything is queued that can be written. mu is held.
@@ -183,8 +179,7 @@ func (s *Session) othersMayWrite() bool {
 	return s.calls > 1
 }
 
-// writeLoop is the writer. It returns after BYE, after a write error, or if the
-// connection is lost.
+// writeLoop is the writer. It returns after BYE, after a write error, or if the connection is lost.
 func (s *Session) writeLoop() {
 	s.mu.Lock()
 	for {
@@ -246,9 +241,8 @@ func (s *Session) write(t *batch) (err error) {
 // lastWords is how long the session keeps reading from the peer after a write error.
 const lastWords = time.Second
 
-// onWriteError records a write error. The reader ends the session, if possible with the
-// text of the peer's BYE: a peer that leaves sends BYE and breaks our writes at the
-// same time.
+// onWriteError records a write error. The reader ends the session, if possible with the text of the
+// peer's BYE: a peer that leaves sends BYE and breaks our writes at the same time.
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {

@@ -129,8 +129,9 @@ func (o *Dial) Proxied() bool {
 	return !o.NoProxy && (os.Getenv("HTTPS_PROXY") != "" || os.Getenv("https_proxy") != "")
 }
 
-// GRPCKeepalive returns the keepalive for connections that grpc-go makes. If none is set it returns no
-// option, because grpc-go would ping every 10 seconds, and ordinary gRPC servers end such connections.
+// GRPCKeepalive returns the keepalive for connections that grpc-go makes. If none is set it returns
+// no option, because grpc-go would ping every 10 seconds, and ordinary gRPC servers end such
+// connections.
 func (o *Dial) GRPCKeepalive() []grpc.DialOption {
 	if o.Socket.Keepalive.Time <= 0 {
 		return nil
@@ -154,8 +155,7 @@ func SetDial(set func(*Dial), toGRPC ...grpc.DialOption) DialOption {
 	})
 }
 
-// WithDialer returns an option that makes d open the sessions of a connection, whatever its
-// target.
+// WithDialer returns an option that makes d open the sessions of a connection, whatever its target.
 func WithDialer(d link.Dialer) DialOption { return SetDial(func(o *Dial) { o.Dialer = d }) }
 
 // NewDial returns the defaults with opts applied.

@@ -15,8 +15,7 @@ import (
 // compile, and the compiler's error says why.
 const NearcallAndItsModulesMustHaveTheSameVersion1 = true
 
-// A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses
-// TLS.
+// A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses TLS.
 type Transport struct {
 	Scheme string
 

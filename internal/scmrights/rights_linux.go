@@ -5,9 +5,8 @@
 // blocks until its data is sent (SO_LINGER), and delay that for as long as it likes. Each such
 // read blocks a thread of the process.
 //
-// Since version 6.16 Linux can refuse descriptors: the peer's sendmsg then fails with
-// EPERM. On older versions and on other systems, a process is safe only from peers that
-// cannot connect.
+// Since version 6.16 Linux can refuse descriptors: the peer's sendmsg then fails with EPERM. On
+// older versions and on other systems, a process is safe only from peers that cannot connect.
 package scmrights
 
 import (

@@ -15,8 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
-// backlog is the length of the queue of connections to accept. The system reduces it to its
-// limit.
+// backlog is the length of the queue of connections to accept. The system reduces it to its limit.
 const backlog = 1<<16 - 1
 
 // bindWith does the same as net.Listen, but sets the mode and the owner of the file
@@ -53,8 +52,7 @@ func newSocket() (int, error) {
 	return fd, err
 }
 
-// listenWith applies o to the file at path and then listens on f, the socket that is
-// bound to it.
+// listenWith applies o to the file at path and then listens on f, the socket that is bound to it.
 func listenWith(f *os.File, path string, o Options) (*net.UnixListener, error) {
 	if o.Owner != nil {
 		if err := os.Lchown(path, o.Owner.UID, o.Owner.GID); err != nil {

@@ -13,9 +13,9 @@ import (
 // lockSuffix is appended to a path to name its lock file.
 const lockSuffix = ".nearcall-lock"
 
-// lock locks a path against other servers that start to listen there or close, in this process
-// or another. It waits for patience at most. The lock is a flock on a file next to the socket. unlock removes that
-// file. A lock file that a killed process left behind is reused.
+// lock locks a path against other servers that start to listen there or close, in this process or
+// another. It waits for patience at most. The lock is a flock on a file next to the socket. unlock
+// removes that file. A lock file that a killed process left behind is reused.
 func lock(path string, patience time.Duration) (unlock func(), err error) {
 	path += lockSuffix
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {

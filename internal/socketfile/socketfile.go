@@ -39,9 +39,8 @@ type Owner struct{ UID, GID int }
 // every moment to a socket that listens: that of the server which took the path last. Three
 // rules see to that:
 //
-//   - A server holds the path's lock from before it makes the file until it listens.
-//     So if another server holds the lock and finds a file that refuses connections,
-//     that file is stale.
+//   - A server holds the path's lock from before it makes the file until it listens. So if another
+//     server holds the lock and finds a file that refuses connections, that file is stale.
 //   - A file is removed only by a server that holds the lock, and that found the file stale
 //     or made it itself. Its own listener closes the socket only after that.
 //   - A server that takes over listens on another file first, and renames that to the path while
@@ -74,8 +73,8 @@ func (l *listener) File() (*os.File, error) {
 	return f, err
 }
 
-// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, unless it is
-// stopped meanwhile. Listen fails without the lock, and Close leaves the file.
+// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, unless it
+// is stopped meanwhile. Listen fails without the lock, and Close leaves the file.
 const (
 	lockForListen = 10 * time.Second
 	lockForClose  = time.Second
@@ -126,8 +125,7 @@ func Abs(path string) (string, error) {
 	return dir + "/" + path, err
 }
 
-// bind creates the file and listens. Accepted connections refuse file descriptors from
-// the peer.
+// bind creates the file and listens. Accepted connections refuse file descriptors from the peer.
 func bind(path string, o Options) (*net.UnixListener, error) {
 	if o.Mode != nil || o.Owner != nil {
 		lis, err := bindWith(path, o)
@@ -155,8 +153,8 @@ func (l *listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// removeFileLocked removes the file, if it is still the listener's. Without the path's lock a server
-// could take the path over at that moment, and lose its file.
+// removeFileLocked removes the file, if it is still the listener's. Without the path's lock a
+// server could take the path over at that moment, and lose its file.
 func (l *listener) removeFileLocked() {
 	unlock, err := lock(l.path, lockForClose)
 	if err != nil {

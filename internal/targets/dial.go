@@ -21,8 +21,7 @@ func dialInproc(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	return inproc.Dialer{Name: t.Rest, Options: inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}, t.Scheme.authority(t), nil
 }
 
-// dialSocket returns the dialer of socket targets. Unix sockets can become shared
-// memory.
+// dialSocket returns the dialer of socket targets. Unix sockets can become shared memory.
 func dialSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	if t.network == "tcp" && t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
@@ -88,8 +87,8 @@ func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	return d, nil
 }
 
-// ordinary returns a function that opens a session over a connection to an ordinary gRPC server, which
-// creds have secured.
+// ordinary returns a function that opens a session over a connection to an ordinary gRPC server,
+// which creds have secured.
 func (t *Target) ordinary(o *options.Dial, authority string, creds credentials.TransportCredentials) func(context.Context, net.Conn, credentials.AuthInfo) (link.Session, error) {
 	opts := o.GRPCKeepalive()
 	if o.UserAgent != "" {

@@ -48,9 +48,9 @@ func distance(address string) int {
 	return 2
 }
 
-// Dial connects to address. If only nearcall's servers can listen there, it opens a session, and the
-// connection that it returns is for Handshake alone. authority is the name that the server must prove.
-// A program's own dialer gets every address as it is, and connects.
+// Dial connects to address. If only nearcall's servers can listen there, it opens a session, and
+// the connection that it returns is for Handshake alone. authority is the name that the server must
+// prove. A program's own dialer gets every address as it is, and connects.
 func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
 	if e.opts.Conn != nil {
 		return sock.Dialer{Conn: e.opts.Conn, Address: address}.Connect(ctx)
@@ -88,8 +88,8 @@ func (e *Endpoints) dialer(t *Target) sock.Dialer {
 }
 
 // Handshake secures a connection that Dial, or somebody else, has made, and asks the server for its
-// protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and the
-// result of the security handshake. authority is the name that the server must prove.
+// protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and
+// the result of the security handshake. authority is the name that the server must prove.
 func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error) {
 	if o, ok := conn.(opened); ok {
 		return o.session, nil, nil, nil

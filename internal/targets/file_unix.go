@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nonBlocking returns a file for f's descriptor whose Fd, which exec.Cmd calls, leaves the socket in
-// non-blocking mode. That of a file from package net makes the socket block, and with it the
+// nonBlocking returns a file for f's descriptor whose Fd, which exec.Cmd calls, leaves the socket
+// in non-blocking mode. That of a file from package net makes the socket block, and with it the
 // listener, whose Accept could then not be interrupted. It closes f.
 func nonBlocking(f *os.File) (*os.File, error) {
 	defer f.Close()

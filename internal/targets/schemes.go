@@ -94,8 +94,7 @@ var schemes = []*scheme{
 	},
 }
 
-// schemeGRPC is the scheme of targets that go to grpc-go; Rest is the target for
-// grpc-go.
+// schemeGRPC is the scheme of targets that go to grpc-go; Rest is the target for grpc-go.
 var schemeGRPC = &scheme{
 	name: "grpc", usage: "grpc:TARGET",
 	parse: func(t *Target) error {

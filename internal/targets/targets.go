@@ -128,8 +128,7 @@ func (t *Target) parseAbstract() error {
 	return checkLength(t.address)
 }
 
-// checkLength returns an error for addresses that the system would reject as an
-// "invalid argument".
+// checkLength returns an error for addresses that the system would reject as an "invalid argument".
 func checkLength(address string) error {
 	if maxPath := len(syscall.RawSockaddrUnix{}.Path) - 1; len(address) > maxPath {
 		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; use a shorter or a relative one", len(address), maxPath)
@@ -169,8 +168,7 @@ func (t *Target) forGRPC() string {
 	return "grpc:unix:" + t.address
 }
 
-// Escape percent-encodes the bytes of s that an authority must not contain, as grpc-go
-// does.
+// Escape percent-encodes the bytes of s that an authority must not contain, as grpc-go does.
 func Escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -185,8 +183,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// forDialer returns the address for the dial function of WithContextDialer, as in
-// grpc-go.
+// forDialer returns the address for the dial function of WithContextDialer, as in grpc-go.
 func (t *Target) forDialer() string {
 	switch {
 	case t.network != "unix":

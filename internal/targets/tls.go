@@ -64,8 +64,8 @@ type tlsCredentials struct {
 // fails.
 func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.TransportCredentials }
 
-// OfferNearcall returns credentials whose clients offer nearcall's protocol before HTTP/2, unless the
-// configuration names protocols. A server that does not know it agrees on HTTP/2, as without.
+// OfferNearcall returns credentials whose clients offer nearcall's protocol before HTTP/2, unless
+// the configuration names protocols. A server that does not know it agrees on HTTP/2, as without.
 func (c *tlsCredentials) OfferNearcall() credentials.TransportCredentials {
 	return &tlsCredentials{credentials.NewTLS(withProtocols(c.config, wire.ALPN, "h2")), c.server, c.config}
 }

@@ -122,8 +122,7 @@ func parseCode(body []byte) (code uint64, text string, err error) {
 	return code, string(r.rest), r.err
 }
 
-// AppendCredit appends a CREDIT of n bytes for a call, or for the connection if stream
-// is 0.
+// AppendCredit appends a CREDIT of n bytes for a call, or for the connection if stream is 0.
 func AppendCredit(b []byte, stream uint64, n int64) []byte {
 	start := len(b)
 	return finishFrame(appendUint(beginFrame(b, KindCredit, stream), uint64(n)), start)

@@ -2,9 +2,8 @@
 // goroutines and reads no clock. Its only state is a table of numbered names for each direction
 // of a connection.
 //
-// An [Encoder] and a [Decoder] are the two ends of one direction. Frames must be sent
-// in the order in which the encoder appended them, and passed to the decoder in the
-// order in which they arrived.
+// An [Encoder] and a [Decoder] are the two ends of one direction. Frames must be sent in the order
+// in which the encoder appended them, and passed to the decoder in the order in which they arrived.
 package wire
 
 import (
@@ -52,9 +51,8 @@ const (
 
 // stringCost is added to the length of each string, in bytes, in the size of a block and of the
 // table of names. In a block, the key and value of a metadata entry count as one string. The value
-// is HTTP/2's overhead for a header field, and counts against limits of headers as in gRPC.
-// Without it a peer could exhaust a receiver's memory with strings that take almost no bytes on
-// the wire.
+// is HTTP/2's overhead for a header field, and counts against limits of headers as in gRPC. Without
+// it a peer could exhaust a receiver's memory with strings that take almost no bytes on the wire.
 const stringCost = 32
 
 // The features of HELLO.

@@ -39,9 +39,8 @@ func profileBytes(p *link.Profile) int {
 	return len(p.Authority) + len(p.UserAgent) + len(p.ContentSubtype) + len(p.Encoding) + len(p.Accept)
 }
 
-// An Encoder encodes one direction of a connection, and keeps the names and profiles
-// that have numbers. Its zero value is ready for a new connection. It is not safe for
-// concurrent use.
+// An Encoder encodes one direction of a connection, and keeps the names and profiles that have
+// numbers. Its zero value is ready for a new connection. It is not safe for concurrent use.
 type Encoder struct {
 	// Literal makes the encoder number neither names nor profiles. It is for directions whose
 	// frames have no common order.

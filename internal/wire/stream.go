@@ -11,9 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Step is what one side sends next in a call. Append removes from the Step what it has
-// appended, so the rest can follow later, when there is more credit or after other calls have had
-// their turn.
+// A Step is what one side sends next in a call. Append removes from the Step what it has appended,
+// so the rest can follow later, when there is more credit or after other calls have had their turn.
 type Step struct {
 	Stream uint64
 
@@ -88,8 +87,7 @@ func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	return append(f.close(), f.tail...), f.cost
 }
 
-// LargePiece is the size from which AppendHead does not copy a piece of a message, in
-// bytes.
+// LargePiece is the size from which AppendHead does not copy a piece of a message, in bytes.
 const LargePiece = 8 << 10
 
 // AppendHead is Append, but does not copy a large piece. If tail is not nil, it aliases the

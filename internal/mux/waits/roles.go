@@ -11,8 +11,8 @@ import "sync/atomic"
 //
 // One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
 // or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
-// reads. The goroutine that holds the write lock writes for all calls. It is the one that has queued
-// something, or the writer, a goroutine of the session that may block.
+// reads. The goroutine that holds the write lock writes for all calls. It is the one that has
+// queued something, or the writer, a goroutine of the session that may block.
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.

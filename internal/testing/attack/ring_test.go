@@ -33,7 +33,7 @@ const (
 var errDeclined = errors.New("the server declines")
 
 // A ring is the client's end of a connection over shared memory. It is as simple as
-// possible: a writer polls for room instead of waiting for a bell.
+// possible: a writer polls for room instead of waiting for a wake-up.
 type ring struct {
 	data         *net.UnixConn
 	room         int // the room socket
@@ -172,7 +172,7 @@ func (r *ring) wake() error {
 	return sent
 }
 
-// Read reads from the peer's ring, and waits for a bell if it is empty.
+// Read reads from the peer's ring, and waits for a wake-up if it is empty.
 func (r *ring) Read(b []byte) (int, error) {
 	ring := r.theirs[controls:]
 	for ended := false; ; {

@@ -66,6 +66,7 @@ func headerOf(s grpc.ServerStream) *link.CallHeader {
 }
 
 // A callee is the callee's side of a call that a *grpc.Server has received.
+// It implements [link.Stream].
 type callee struct {
 	inner  grpc.ServerStream
 	waiter wait.Waiter
@@ -110,7 +111,6 @@ func (st *callee) result() error {
 	return status.Error(codes.Unavailable, st.reason.Error())
 }
 
-// Send implements [link.Stream].
 func (st *callee) Send(f *link.Frame) error {
 	if err := st.state(); err != nil {
 		return err
@@ -157,7 +157,6 @@ func (st *callee) Send(f *link.Frame) error {
 	return nil
 }
 
-// Recv implements [link.Stream].
 func (st *callee) Recv(f *link.Frame) error {
 	f.Reset()
 	if f.Dst == nil {
@@ -190,7 +189,6 @@ func (st *callee) broken(err error) error {
 	return st.state()
 }
 
-// Abort implements [link.Stream].
 func (st *callee) Abort(reason error) {
 	st.mu.Lock()
 	if st.end != nil || st.reason != nil {
@@ -206,7 +204,6 @@ func (st *callee) Abort(reason error) {
 	close(st.over)
 }
 
-// OnAbort implements [link.Stream].
 func (st *callee) OnAbort(f func(error)) {
 	st.mu.Lock()
 	st.onAbort = f
@@ -217,5 +214,4 @@ func (st *callee) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (st *callee) SetWaiter(w wait.Waiter) { st.waiter = w }

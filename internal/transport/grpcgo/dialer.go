@@ -38,9 +38,9 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return sessionOf(conn, "", record.shared.peer()), nil
 }
 
-// Over returns a session whose calls grpc-go makes over conn, which it closes if it fails. An ordinary gRPC
-// server listens at the other end, and name is its target. creds have secured conn, with the result auth; nil
-// for none.
+// Over returns a session whose calls grpc-go makes over conn, which it closes if it fails. An
+// ordinary gRPC server listens at the other end, and name is its target. creds have secured conn,
+// with the result auth; nil for none.
 func Over(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, creds credentials.TransportCredentials, name, authority string, opts []grpc.DialOption) (link.Session, error) {
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -89,20 +89,20 @@ func open(ctx context.Context, target, authority string, creds credentials.Trans
 var errNotReady = errors.New("the connection has failed")
 
 // secured are the credentials of a connection that has been secured, with the result auth.
+// It implements [credentials.TransportCredentials].
 type secured struct {
 	credentials.TransportCredentials
 	auth credentials.AuthInfo
 }
 
-// ClientHandshake implements [credentials.TransportCredentials].
 func (s secured) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, s.auth, nil
 }
 
-// Clone implements [credentials.TransportCredentials].
 func (s secured) Clone() credentials.TransportCredentials { return s }
 
 // A recorder is the credentials of a connection, and records the result of the handshake.
+// It implements [credentials.TransportCredentials].
 type recorder struct {
 	credentials.TransportCredentials
 	shared *recorded
@@ -119,7 +119,6 @@ func (r *recorded) peer() link.Peer {
 	return r.last
 }
 
-// ClientHandshake implements [credentials.TransportCredentials].
 func (r *recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := r.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err == nil {
@@ -130,7 +129,6 @@ func (r *recorder) ClientHandshake(ctx context.Context, authority string, raw ne
 	return conn, auth, err
 }
 
-// Clone implements [credentials.TransportCredentials].
 func (r *recorder) Clone() credentials.TransportCredentials {
 	return &recorder{r.TransportCredentials.Clone(), r.shared}
 }

@@ -116,9 +116,9 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	return nil
 }
 
-// dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The key
-// of details is its handler's if st has none. It reports whether the trailer had no content-type: if there
-// was no header, either, gRPC's server has not answered.
+// dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The
+// key of details is its handler's if st has none. It reports whether the trailer had no
+// content-type: if there was no header, either, gRPC's server has not answered.
 func dropOwnKeys(trailer metadata.MD, st *status.Status) (local bool) {
 	_, answered := trailer["content-type"]
 	delete(trailer, "content-type")

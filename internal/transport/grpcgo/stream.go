@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A stream is a call that grpc-go makes.
+// A stream is a call that grpc-go makes. It implements [link.Stream].
 type stream struct {
 	session  *Session
 	inner    grpc.ClientStream
@@ -34,7 +34,6 @@ type stream struct {
 	onAbort func(error)
 }
 
-// Send implements [link.Stream].
 func (st *stream) Send(f *link.Frame) error {
 	if err := st.aborted(); err != nil {
 		return err
@@ -149,7 +148,6 @@ func (st *stream) aborted() error {
 	return st.reason
 }
 
-// Abort implements [link.Stream].
 func (st *stream) Abort(reason error) {
 	st.mu.Lock()
 	if st.ended {
@@ -165,7 +163,6 @@ func (st *stream) Abort(reason error) {
 	}
 }
 
-// OnAbort implements [link.Stream].
 func (st *stream) OnAbort(f func(error)) {
 	st.mu.Lock()
 	st.onAbort = f
@@ -176,10 +173,9 @@ func (st *stream) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
-// rawCodec is the codec of messages that are encoded already.
+// rawCodec is the codec of messages that are encoded already. It implements [encoding.CodecV2].
 type rawCodec struct{}
 
 var errNotRaw = errors.New("grpcgo: the message is not in encoded form")
@@ -187,7 +183,6 @@ var errNotRaw = errors.New("grpcgo: the message is not in encoded form")
 // Name implements [encoding.CodecV2]. Without a name the content-type has no subtype.
 func (rawCodec) Name() string { return "" }
 
-// Marshal implements [encoding.CodecV2].
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*link.Message)
 	if !ok {
@@ -198,7 +193,6 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return data, nil
 }
 
-// Unmarshal implements [encoding.CodecV2].
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*mem.BufferSlice)
 	if !ok {

@@ -84,6 +84,7 @@ func (s *Server) Close(gracefully bool) {
 // directions, and can write frames of its own between those of package http.
 //
 // Invariant: when package http reads a frame's head, it has processed all frames before.
+// It implements [net.Conn].
 type conn2 struct {
 	net.Conn
 	server   *Server
@@ -164,7 +165,6 @@ func (c *conn2) shutdown() {
 	_ = c.http.Shutdown(ctx)
 }
 
-// Read implements [net.Conn].
 func (c *conn2) Read(b []byte) (int, error) {
 	if len(c.ready) == 0 && c.left == 0 {
 		if err := c.nextFrame(); err != nil {
@@ -241,7 +241,6 @@ func (c *conn2) endCalmly() error {
 	return io.EOF
 }
 
-// Write implements [net.Conn].
 func (c *conn2) Write(b []byte) (n int, err error) {
 	c.out.L.Lock()
 	defer c.out.L.Unlock()
@@ -384,7 +383,6 @@ func (c *conn2) shortenWrites() {
 	}
 }
 
-// Close implements [net.Conn].
 func (c *conn2) Close() error {
 	c.mu.Lock()
 	over := c.over

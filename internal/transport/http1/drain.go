@@ -9,14 +9,14 @@ import (
 	"github.com/nearcall/nearcall/internal/durations"
 )
 
-// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those that
-// arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls earlier would lose
-// some. A connection has drained when GOAWAY was written and no request is being answered: each
-// request that package http will ever answer has become a call then.
+// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those
+// that arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls
+// earlier would lose some. A connection has drained when GOAWAY was written and no request is being
+// answered: each request that package http will ever answer has become a call then.
 
-// settling is how long Drain waits for a connection. One on which a call runs for longer has
+// drainTimeout is how long Drain waits for a connection. One on which a call runs for longer has
 // drained as well, unless the processor was busy for all that time.
-const settling = time.Second
+const drainTimeout = time.Second
 
 // Drain tells the clients of HTTP/2 connections, with GOAWAY, to make no more requests, and waits
 // until those that they have made are calls.
@@ -25,7 +25,7 @@ func (s *Server) Drain() {
 	for _, c := range open {
 		go c.leave("graceful_stop") // it could wait for a client that reads nothing, until Close
 	}
-	deadline := time.After(settling)
+	deadline := time.After(drainTimeout)
 	for _, c := range open {
 		select {
 		case <-c.drain.over:

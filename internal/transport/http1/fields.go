@@ -43,11 +43,10 @@ func isBinary(name string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// A headerCount counts the lines of a header while package http reads it, because a client may
-// take a long time to send all of it. It counts all lines of each read. The last read may reach
-// into the body, but if package http reads on, everything before belongs to the header. Lines that
-// arrived together with the previous request are not counted, so [Server.serve] counts the fields
-// again.
+// A headerCount counts the lines of a header while package http reads it, because a client may take
+// a long time to send all of it. It counts all lines of each read. The last read may reach into the
+// body, but if package http reads on, everything before belongs to the header. Lines that arrived
+// together with the previous request are not counted, so [Server.serve] counts the fields again.
 type headerCount struct {
 	reading bool // a header or what precedes it is being read
 	lines   int

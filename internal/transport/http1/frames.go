@@ -107,8 +107,8 @@ func (c *cursor) move(b []byte) (speaks, leaves bool) {
 // between reports whether the cursor is behind a frame.
 func (c *cursor) between() bool { return c.begun && c.rest == 0 && c.have == 0 }
 
-// toNext returns how many bytes of b there are before the next place between frames: all if there is
-// no such place in b.
+// toNext returns how many bytes of b there are before the next place between frames: all if there
+// is no such place in b.
 func (c *cursor) toNext(b []byte) (n int) {
 	ahead := *c
 	for n < len(b) && !ahead.between() {

@@ -30,7 +30,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer answers a request, whatever carries it. h describes the connection.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, c carrier, h sock.Handover) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h sock.Handover) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {
 		refuse(c, w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
@@ -111,7 +111,7 @@ func asksFor(r *http.Request, protocol string) bool {
 
 // leave prepares an answer to a request whose body is not read: package http reads what
 // is left of it, for a short time, and closes the connection.
-func leave(c carrier, w http.ResponseWriter, r *http.Request) {
+func leave(c callSession, w http.ResponseWriter, r *http.Request) {
 	if r.Body != http.NoBody {
 		c.leaveBodyUnread()
 		if c.leaves() {
@@ -123,7 +123,7 @@ func leave(c carrier, w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers a request that is no call.
-func refuse(c carrier, w http.ResponseWriter, r *http.Request, code int, text string) {
+func refuse(c callSession, w http.ResponseWriter, r *http.Request, code int, text string) {
 	leave(c, w, r)
 	if code != http.StatusNoContent {
 		if w.Header().Get("Content-Type") == "" {

@@ -22,8 +22,8 @@ import (
 
 const stopping = "the server is stopping"
 
-// newHTTP2 returns the http.Server of a connection of HTTP/2. Each has its own, because package http
-// can tell only all clients of a server to leave.
+// newHTTP2 returns the http.Server of a connection of HTTP/2. Each has its own, because package
+// http can tell only all clients of a server to leave.
 func (s *Server) newHTTP2() *http.Server {
 	k := s.opts.Keepalive
 	streams := int(min(s.opts.MaxStreams, 1<<30))
@@ -101,10 +101,10 @@ func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept fun
 	s.serveExchange(e, r, sock.Handover{Deadline: deadline, Accept: accept})
 }
 
-// isSafe reports whether no client of HTTP/2 can end the process by an HTTP server: see settingsFor.
-// An entry of the encoder's table takes 32 bytes at least. If the table has no room for an entry,
-// package http changes it without harm. Any answer that has a header does harm, so requests to a
-// server that is not safe get none.
+// isSafe reports whether no client of HTTP/2 can end the process by an HTTP server: see
+// settingsFor. An entry of the encoder's table takes 32 bytes at least. If the table has no room
+// for an entry, package http changes it without harm. Any answer that has a header does harm, so
+// requests to a server that is not safe get none.
 func isSafe(site *http.Server) bool {
 	const entry = 32
 	return site.HTTP2 != nil && site.HTTP2.MaxEncoderHeaderTableSize > 0 && site.HTTP2.MaxEncoderHeaderTableSize < entry
@@ -125,7 +125,7 @@ func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
 }
 
 // answerGRPC answers a request of gRPC.
-func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c carrier) {
+func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c callSession) {
 	w.Header().Del("X-Content-Type-Options") // clients would find it in the header's metadata
 	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients: dial it with github.com/nearcall/nearcall, or let its OtherClients have GRPCClients"}
 	e, ok := c.(*exchange)

@@ -574,13 +574,13 @@ func TestAClientMustMakeARequestInTime(t *testing.T) {
 	})
 }
 
-// settling is how long a server that stops waits for the requests of clients before it refuses calls.
-const settling = time.Second
+// stopTimeout is how long a server that stops waits for the requests of clients before it refuses calls.
+const stopTimeout = time.Second
 
 // TestAClientMustTakeItsAnswer: a stream whose client gives it no window is reset half a minute after
 // its call has ended. When the server stops, the connection is closed sooner.
 func TestAClientMustTakeItsAnswer(t *testing.T) {
-	for stops, want := range map[bool]time.Duration{false: 30 * time.Second, true: settling + 5*time.Second} {
+	for stops, want := range map[bool]time.Duration{false: 30 * time.Second, true: stopTimeout + 5*time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			lis := bufconn.Listen(1 << 20)
 			srv := nearcall.NewServer()
@@ -622,7 +622,7 @@ func TestAClientMustTakeItsAnswer(t *testing.T) {
 func TestAClientMustRead(t *testing.T) {
 	const large = "\x00\x04\x7f\xff\xff\xff" // the window of a stream
 	for stopsAfter, want := range map[time.Duration]time.Duration{
-		time.Hour: 30 * time.Second, time.Second: settling + 6*time.Second, 10 * time.Second: settling + 15*time.Second,
+		time.Hour: 30 * time.Second, time.Second: stopTimeout + 6*time.Second, 10 * time.Second: stopTimeout + 15*time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			lis := bufconn.Listen(64 << 10)

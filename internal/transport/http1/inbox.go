@@ -135,8 +135,7 @@ func (s *stream) bodyRead() bool {
 	return s.in.ended
 }
 
-// brokenBody returns the reason for ending a call whose body could not be read because of
-// err.
+// brokenBody returns the reason for ending a call whose body could not be read because of err.
 func brokenBody(err error) error {
 	var network net.Error
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
@@ -145,7 +144,6 @@ func brokenBody(err error) error {
 	return fmt.Errorf("%w: the body of the request cannot be read: %w", link.ErrBroken, err)
 }
 
-// Recv implements [link.Stream].
 func (s *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	if f.Dst == nil {

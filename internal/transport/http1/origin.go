@@ -86,9 +86,8 @@ func (o *origins) check(local net.Addr, r *http.Request) string {
 	return ""
 }
 
-// trusts reports whether r comes from no page, from a page of this server's host, or from a page
-// of an origin that the user has named. Browsers send cookies with any page's request for a
-// WebSocket.
+// trusts reports whether r comes from no page, from a page of this server's host, or from a page of
+// an origin that the user has named. Browsers send cookies with any page's request for a WebSocket.
 func (o *origins) trusts(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	return origin == "" || o.exact[origin] || sameHost(origin, r.Host)

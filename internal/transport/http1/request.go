@@ -178,8 +178,7 @@ func acceptedOf(values []string) (names []string) {
 	return names
 }
 
-// timeoutOf returns how long the client waits for the call. ok is false if the header does not
-// say.
+// timeoutOf returns how long the client waits for the call. ok is false if the header does not say.
 func (q *request) timeoutOf(h http.Header) (d time.Duration, ok bool, err error) {
 	if q.kind == bare || q.kind == connect {
 		v := h.Get("Connect-Timeout-Ms")

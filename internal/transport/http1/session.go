@@ -23,8 +23,7 @@ const (
 	stallCheckTime = time.Second / 2  // how often the session checks whether the peer takes anything
 )
 
-// A session is one connection: the [link.Session] of the calls that come over it, one at a
-// time.
+// A session is one connection: the [link.Session] of the calls that come over it, one at a time.
 //
 // The session ends when Close is called or the connection ends. After that, the session closes the
 // connection once the answer to the current request, if there is one, is written. Finally it calls
@@ -32,7 +31,7 @@ const (
 // has set.
 //
 // A connection that is idle for too long, or too old, is closed when no request is being
-// answered.
+// answered. It implements [callSession].
 type session struct {
 	conn     net.Conn
 	server   *Server
@@ -101,22 +100,15 @@ func (c *session) start(a link.Acceptor) bool {
 
 var errOneWay = fmt.Errorf("an HTTP/1 client: %w", link.ErrOneWay)
 
-// Invoke implements [link.Session].
 func (c *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
-// NewStream implements [link.Session].
 func (c *session) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
 	return nil, errOneWay
 }
 
-// Done implements [link.Session].
-func (c *session) Done() <-chan struct{} { return c.done }
-
-// Ended implements [link.Session].
+func (c *session) Done() <-chan struct{}  { return c.done }
 func (c *session) Ended() <-chan struct{} { return c.ended }
-
-// Peer implements [link.Session].
-func (c *session) Peer() *link.Peer { return &c.peer }
+func (c *session) Peer() *link.Peer       { return &c.peer }
 
 // Drain implements [link.Session]. The client learns of it from the answer to its current request.
 // If there is no current request, Drain closes the connection, which is idle between requests, or
@@ -145,7 +137,6 @@ func (c *session) beginDrain() bool {
 	return c.idleClosed
 }
 
-// Retire implements [link.Session].
 func (c *session) Retire() { c.Drain() }
 
 // Written implements [link.Session]. It is not used, because the peer never serves calls.
@@ -159,7 +150,6 @@ func (c *session) drain() {
 	}
 }
 
-// Close implements [link.Session].
 func (c *session) Close(reason error) error {
 	c.mu.Lock()
 	if c.reason != nil {
@@ -244,16 +234,10 @@ func (c *session) begin() bool {
 	return true
 }
 
-// accepted implements [carrier].
 func (c *session) accepted() link.Acceptor { return c.acceptor }
+func (c *session) localAddr() net.Addr     { return c.peer.LocalAddr }
+func (c *session) window() int             { return c.server.opts.Window }
 
-// localAddr implements [carrier].
-func (c *session) localAddr() net.Addr { return c.peer.LocalAddr }
-
-// window implements [carrier].
-func (c *session) window() int { return c.server.opts.Window }
-
-// serves implements [carrier].
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,21 +246,18 @@ func (c *session) serves(st *stream) error {
 	return c.reason
 }
 
-// leaves implements [carrier].
 func (c *session) leaves() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.draining || c.bodyUnread
 }
 
-// leaveBodyUnread implements [carrier].
 func (c *session) leaveBodyUnread() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bodyUnread = true
 }
 
-// limitReads implements [carrier].
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,7 +266,6 @@ func (c *session) limitReads(t time.Time) {
 	}
 }
 
-// endReads implements [carrier].
 func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,12 +273,12 @@ func (c *session) endReads() {
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the
+// limitWrites implements [callSession]. It makes writes fail once the client has taken nothing for the
 // time stall, or for the time closeTimeout if the session has ended. Without this limit a client
 // may take an answer when it likes.
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
-// it, because Linux wakes the write only when a third of a large buffer is free. So look also
+// it, because Linux wakes the write only when a third of a large buffer is free. So checkStall also
 // calls unsent. If unsent does not know, the limit is always stall.
 func (c *session) limitWrites() {
 	c.mu.Lock()
@@ -345,7 +325,7 @@ func (c *session) checkStall() {
 	c.stallTimer.Reset(stallCheckTime)
 }
 
-// A conn is the connection of a session that package http uses.
+// A conn is the connection of a session that package http uses. It implements [net.Conn].
 type conn struct {
 	net.Conn
 	session *session
@@ -354,7 +334,6 @@ type conn struct {
 	lengths lengths     // like first
 }
 
-// Read implements [net.Conn].
 func (c *conn) Read(b []byte) (n int, err error) {
 	if c.header.exceeds(c.session.server.maxFields) {
 		return 0, c.refuseFields()
@@ -373,14 +352,12 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// Write implements [net.Conn].
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.session.writes.Add(1)
 	return n, err
 }
 
-// SetReadDeadline implements [net.Conn].
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()

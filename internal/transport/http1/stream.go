@@ -19,15 +19,14 @@ import (
 // which is a queue, to the response: see write.go. Invariants:
 //
 //   - Only the reader and the writer touch the request and the response, so nothing touches them
-//     after the request was answered. The callee encodes and decodes on its own
-//     goroutines.
+//     after the request was answered. The callee encodes and decodes on its own goroutines.
 //   - Bytes that wait are bounded in each direction by the window, plus the message that
 //     exceeds it. At the bound the sender, or the reader and with it the client, waits.
 //   - The stream ends once: the flag over is set when the callee sends its End or when either side
 //     aborts. After that no step is added, and the reader drops what it reads.
 //   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
-	session  carrier
+	session  callSession
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
@@ -62,11 +61,10 @@ const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }
 
-func newStream(c carrier, q *request) *stream {
+func newStream(c callSession, q *request) *stream {
 	return &stream{session: c, request: q, window: c.window(), encoding: q.replyEncoding}
 }
 
-// Send implements [link.Stream].
 func (s *stream) Send(f *link.Frame) error {
 	st := step{header: f.Header, end: f.End}
 	if f.Header != nil {
@@ -127,7 +125,6 @@ func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
 }
 
-// Abort implements [link.Stream].
 func (s *stream) Abort(reason error) {
 	s.mu.Lock()
 	if s.over {
@@ -152,7 +149,6 @@ func (s *stream) Abort(reason error) {
 	wait.Unpark(reader)
 }
 
-// OnAbort implements [link.Stream].
 func (s *stream) OnAbort(f func(error)) {
 	s.mu.Lock()
 	s.onAbort = f
@@ -163,12 +159,10 @@ func (s *stream) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (s *stream) SetWaiter(w wait.Waiter) { s.waiter = w }
 
-// encode returns m as it is written: in the request's framing, and compressed if the
-// stream's messages are. Empty messages are not compressed. The error is a
-// *link.SendError.
+// encode returns m as it is written: in the request's framing, and compressed if the stream's
+// messages are. Empty messages are not compressed. The error is a *link.SendError.
 func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	prefix := s.request.kind.prefix()
 	if ready, ok := m.Compressed(s.encoding); ok {

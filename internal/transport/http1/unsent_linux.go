@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent returns how many of the bytes written to the socket of conn its peer has not
-// acknowledged. It returns unknown if conn hides its socket, as connections of users' listeners
-// may.
+// unsent returns how many of the bytes written to the socket of conn its peer has not acknowledged.
+// It returns unknown if conn hides its socket, as connections of users' listeners may.
 func unsent(conn net.Conn) (n int) {
 	for {
 		below, ok := conn.(interface{ NetConn() net.Conn })

@@ -121,8 +121,7 @@ func (s *Server) Take(h sock.Handover) {
 		return
 	}
 	if c.start(a) {
-		// Serve starts the goroutine of the connection, and returns the error of the
-		// second Accept.
+		// Serve starts the goroutine of the connection, and returns the error of the second Accept.
 		_ = s.http.Serve(&single{conn: &conn{Conn: h.Conn, session: c, first: h.First, header: headerCount{reading: true}}})
 	}
 }
@@ -130,8 +129,7 @@ func (s *Server) Take(h sock.Handover) {
 // connKey is the context key of a request's *conn.
 type connKey struct{}
 
-// single is a listener with one connection. http.Server takes connections only from a
-// listener.
+// single is a listener with one connection. http.Server takes connections only from a listener.
 type single struct{ conn net.Conn }
 
 func (l *single) Accept() (net.Conn, error) {

@@ -13,12 +13,11 @@ import (
 // A queue carries frames in one direction. Only one goroutine sends messages, and only one
 // receives; frames without a message may come from any goroutine.
 //
-// If the receiver is parked and the message can be copied without a user's codec, the sender
-// copies it straight into the receiver's frame. Otherwise the sender captures the message, as
-// bytes or as a copy. The receiver later moves the copy's contents out, so nothing is deeply
-// copied twice. The receiver takes all queued items at once, so the two seldom touch the same
-// memory. It leaves its emptied batch to the sender, which reuses the items and their captured
-// messages.
+// If the receiver is parked and the message can be copied without a user's codec, the sender copies
+// it straight into the receiver's frame. Otherwise the sender captures the message, as bytes or as
+// a copy. The receiver later moves the copy's contents out, so nothing is deeply copied twice. The
+// receiver takes all queued items at once, so the two seldom touch the same memory. It leaves its
+// emptied batch to the sender, which reuses the items and their captured messages.
 //
 // A sender waits once the bytes sent and not received reach one and a half windows. It is woken
 // when they are less than one window. So it is woken once for half a window of messages, and not

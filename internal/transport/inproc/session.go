@@ -43,7 +43,7 @@ type direction struct {
 	isDone   bool          // guarded by the session's mu
 }
 
-// An end is the session as one side uses it.
+// An end is the session as one side uses it. It implements [link.Session].
 type end struct {
 	session *session
 	out, in *direction
@@ -161,7 +161,6 @@ func (e *end) begin(ctx context.Context) error {
 	return nil
 }
 
-// Invoke implements [link.Session].
 func (e *end) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := e.begin(ctx); err != nil {
 		return err
@@ -175,7 +174,6 @@ func (e *end) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	return c.Wait(&e.session.parkers)
 }
 
-// NewStream implements [link.Session].
 func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := e.begin(ctx); err != nil {
 		return nil, err
@@ -200,7 +198,6 @@ func (e *end) Drain() <-chan struct{} {
 	return e.in.done
 }
 
-// Retire implements [link.Session].
 func (e *end) Retire() {
 	e.stop()
 	e.session.retired.Store(true)
@@ -225,7 +222,6 @@ var always = func() chan struct{} {
 // are already in the peer's queues.
 func (e *end) Written() <-chan struct{} { return always }
 
-// Close implements [link.Session].
 func (e *end) Close(reason error) error {
 	e.stop()
 	s := e.session
@@ -248,11 +244,6 @@ func (e *end) Close(reason error) error {
 	return nil
 }
 
-// Done implements [link.Session].
-func (e *end) Done() <-chan struct{} { return e.out.done }
-
-// Ended implements [link.Session].
+func (e *end) Done() <-chan struct{}  { return e.out.done }
 func (e *end) Ended() <-chan struct{} { return e.session.ended }
-
-// Peer implements [link.Session].
-func (e *end) Peer() *link.Peer { return &e.peer }
+func (e *end) Peer() *link.Peer       { return &e.peer }

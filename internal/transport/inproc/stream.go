@@ -22,7 +22,7 @@ type pipe struct {
 	over   bool  // the call has ended, and the session knows it
 }
 
-// A streamEnd is one side's end of the stream.
+// A streamEnd is one side's end of the stream. It implements [link.Stream].
 type streamEnd struct {
 	pipe    *pipe
 	in, out *queue
@@ -41,7 +41,6 @@ func newPipe(up, down int) *pipe {
 	return p
 }
 
-// Send implements [link.Stream].
 func (e *streamEnd) Send(f *link.Frame) error {
 	if f.End != nil {
 		// Capture the message first: the codec can be slow or fail, and until then the call must
@@ -75,10 +74,8 @@ func (e *streamEnd) Send(f *link.Frame) error {
 	return e.out.send(f, e.waiter)
 }
 
-// Recv implements [link.Stream].
 func (e *streamEnd) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
 
-// Abort implements [link.Stream].
 func (e *streamEnd) Abort(reason error) {
 	p := e.pipe
 	p.mu.Lock()
@@ -111,7 +108,6 @@ func (p *pipe) end() {
 	}
 }
 
-// OnAbort implements [link.Stream].
 func (e *streamEnd) OnAbort(f func(error)) {
 	e.pipe.mu.Lock()
 	reason := e.pipe.reason
@@ -122,5 +118,4 @@ func (e *streamEnd) OnAbort(f func(error)) {
 	}
 }
 
-// SetWaiter implements [link.Stream].
 func (e *streamEnd) SetWaiter(w wait.Waiter) { e.waiter = w }

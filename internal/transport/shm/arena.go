@@ -172,9 +172,8 @@ func pop(list *[]int) int {
 	return at
 }
 
-// excessPages calls size, and returns how many of the bytes that size reports are not pages of
-// this arena. While trim frees pages, this side does not know how many are left, so it subtracts
-// none.
+// excessPages calls size, and returns how many of the bytes that size reports are not pages of this
+// arena. While trim frees pages, this side does not know how many are left, so it subtracts none.
 func (a *arena) excessPages(size func() int) int {
 	a.mu.Lock() // so that trim does not begin between size and the subtraction
 	defer a.mu.Unlock()

@@ -189,8 +189,7 @@ func (u *units) markMore(at, n int) (more int) {
 	return more
 }
 
-// mark marks the pieces of n bytes at offset at, and reports false if one is marked
-// already.
+// mark marks the pieces of n bytes at offset at, and reports false if one is marked already.
 func (u *units) mark(at, n int) bool {
 	first, end := at/partAlign, (at+n+partAlign-1)/partAlign
 	for i := first; i < end; i++ {

@@ -23,12 +23,10 @@ type file struct {
 
 // seals are the seals of a connection's memory. Its size is fixed, so that no access to it can
 // fault. It is not sealed against writing, because each side writes its parts. A side never reads
-// what it has written, so a peer that writes to this side's parts spoils only what that peer
-// reads.
+// what it has written, so a peer that writes to this side's parts spoils only what that peer reads.
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// newFile creates the memory of a connection. It takes almost no memory before a side writes to
-// it.
+// newFile creates the memory of a connection. It takes almost no memory before a side writes to it.
 func newFile(l layout) (*file, error) {
 	fd, err := unix.MemfdCreate("nearcall", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -157,8 +155,7 @@ func (f *file) pages() int {
 	return int(stat.Blocks * 512)
 }
 
-// populates reports whether the system allocates through mappings: Linux does since
-// version 5.14.
+// populates reports whether the system allocates through mappings: Linux does since version 5.14.
 var populates = sync.OnceValue(func() bool {
 	m, err := unix.Mmap(-1, 0, controlIs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

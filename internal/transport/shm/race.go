@@ -24,6 +24,5 @@ func acquired() { runtime.RaceAcquire(unsafe.Pointer(&between)) }
 // even there.
 type sharedWord struct{ v atomic.Uint64 }
 
-func (w *sharedWord) Load() uint64 { return w.v.Load() }
-
+func (w *sharedWord) Load() uint64   { return w.v.Load() }
 func (w *sharedWord) Store(v uint64) { w.v.Swap(v) }

@@ -224,8 +224,7 @@ func (r *receiver) read(b []byte) (n int, wake bool, err error) {
 	return len(b), wake, nil
 }
 
-// startSleeping publishes that the receiver sleeps. It reports false if there are bytes to
-// read.
+// startSleeping publishes that the receiver sleeps. It reports false if there are bytes to read.
 func (r *receiver) startSleeping() (bool, error) {
 	r.sleeps++
 	r.asleep.Store(r.sleeps)

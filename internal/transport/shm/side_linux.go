@@ -109,10 +109,8 @@ const (
 const magic = "nearshm1"
 
 // free unmaps the segment, which must not be used any more.
-func (m segment) free() { _ = unix.Munmap(m) }
-
-func (m segment) ring() []byte { return m[controlIs:] }
-
+func (m segment) free()            { _ = unix.Munmap(m) }
+func (m segment) ring() []byte     { return m[controlIs:] }
 func (m segment) word(at int) word { return (*sharedWord)(unsafe.Pointer(&m[at])) }
 
 // newSender returns the sending end of the ring that is in the segment mine.

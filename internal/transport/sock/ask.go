@@ -20,13 +20,13 @@ import (
 
 // Ask finds out which protocol the server of conn speaks. auth is the result of the security
 // handshake, or nil. It asks the server, which takes a round trip, unless TLS has agreed on
-// nearcall's protocol by ALPN. If the server is nearcall's, native is true, and [Dialer.Over] starts
-// a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection for the
-// transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask fails, the
-// caller closes conn.
+// nearcall's protocol by ALPN. If the server is nearcall's, native is true, and [Dialer.Over]
+// starts a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection
+// for the transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask
+// fails, the caller closes conn.
 //
-// grpc-go sets TCP_USER_TIMEOUT on what its dialer returns, if that is a *net.TCPConn. So the dialer
-// should return conn, and the credentials' handshake over.
+// grpc-go sets TCP_USER_TIMEOUT on what its dialer returns, if that is a *net.TCPConn. So the
+// dialer should return conn, and the credentials' handshake over.
 func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over net.Conn, native bool, err error) {
 	if agreed(auth) {
 		return conn, true, nil
@@ -50,10 +50,10 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 	return a, false, nil
 }
 
-// ask asks which protocol conn's server speaks. first is what was read of the reply. asking gets the
-// result of writing the question, which may come later: an ordinary server can write its SETTINGS
-// first, and on a connection without a buffer, such as a net.Pipe, it then does not read before these
-// are read.
+// ask asks which protocol conn's server speaks. first is what was read of the reply. asking gets
+// the result of writing the question, which may come later: an ordinary server can write its
+// SETTINGS first, and on a connection without a buffer, such as a net.Pipe, it then does not read
+// before these are read.
 func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 	go func() {
 		_, err := io.WriteString(conn, wire.Question)

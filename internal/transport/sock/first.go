@@ -67,8 +67,8 @@ func protocolOf(b []byte, line string) protocol {
 	return unknown
 }
 
-// protocolOfHTTP2 returns the protocol of a client that has sent the preface of HTTP/2, and then b. Its
-// SETTINGS tell whether it asks for the server's protocol.
+// protocolOfHTTP2 returns the protocol of a client that has sent the preface of HTTP/2, and then b.
+// Its SETTINGS tell whether it asks for the server's protocol.
 func protocolOfHTTP2(b []byte) protocol {
 	switch {
 	case !mayBeSettings(b):
@@ -109,9 +109,9 @@ func questionSize(b []byte) int {
 	return len(preface) + frameHead + payloadSize(b[len(preface):])
 }
 
-// wasAnswered reports whether more SETTINGS have arrived with the question at the start of b. So the
-// client has had its answer: a multiplexer before the server, such as cmux, has sent SETTINGS to see
-// the client's first request. The connection is one of HTTP/2.
+// wasAnswered reports whether more SETTINGS have arrived with the question at the start of b. So
+// the client has had its answer: a multiplexer before the server, such as cmux, has sent SETTINGS
+// to see the client's first request. The connection is one of HTTP/2.
 func wasAnswered(b []byte) bool {
 	rest := b[questionSize(b):]
 	return len(rest) > 0 && mayBeSettings(rest)

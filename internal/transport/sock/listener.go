@@ -154,19 +154,19 @@ func temporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// settling is how long clients may take for their handshake after Retire. They may have made calls
+// retireTimeout is how long clients may take for their handshake after Retire. They may have made calls
 // already.
-const settling = time.Second
+const retireTimeout = time.Second
 
 // Retire ends Sessions, as Close does. But first the listener serves the connections that clients
-// have already made. It accepts no more. After the time settling, it closes connections whose
+// have already made. It accepts no more. After the time retireTimeout, it closes connections whose
 // handshake is not over.
 func (l *Listener) Retire() {
 	l.near.withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
-	time.AfterFunc(settling, l.abandon)
+	time.AfterFunc(retireTimeout, l.abandon)
 	if lis := bare(l.Listener); lis != nil && lis.SetDeadline(time.Unix(1, 0)) == nil {
 		return // Accept fails, and Sessions closes the listener
 	}
@@ -232,8 +232,7 @@ func (l *Listener) isRetired() bool {
 	return l.retired
 }
 
-// addPending records that conn is in its handshake. It reports false if the listener is
-// closed.
+// addPending records that conn is in its handshake. It reports false if the listener is closed.
 func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -321,8 +320,9 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 var errRefused = errors.New("the client was refused")
 
 // readProtocol finds out which protocol conn's client speaks. It answers the client's question and
-// its offer of an upgrade. before was already read from conn, and auth is the result of the security
-// handshake. over is the connection that a session then uses: conn, or the one that replaces it.
+// its offer of an upgrade. before was already read from conn, and auth is the result of the
+// security handshake. over is the connection that a session then uses: conn, or the one that
+// replaces it.
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, before)
 	chosen := agreed(auth) // the client knows that it must speak nearcall

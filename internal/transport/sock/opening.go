@@ -15,13 +15,13 @@ import (
 // A connection of HTTP/2 is served by grpc-go's transport, which serves gRPC fast and nothing else,
 // or by net/http, which serves all. The content type of its first request decides.
 //
-// Many clients wait for the server's SETTINGS before they make a request, and some wait until theirs
-// are acknowledged. So grpc-go serves the connection first. If the first request is not gRPC, grpc-go
-// reads EOF in its place, and net/http takes the connection over.
+// Many clients wait for the server's SETTINGS before they make a request, and some wait until
+// theirs are acknowledged. So grpc-go serves the connection first. If the first request is not
+// gRPC, grpc-go reads EOF in its place, and net/http takes the connection over.
 //
 // Invariants, when net/http goes on:
-//   - The client has got an acknowledgement for each PING and each of its SETTINGS. net/http gets no
-//     PING and one SETTINGS, and does not send the acknowledgement of that.
+//   - The client has got an acknowledgement for each PING and each of its SETTINGS. net/http gets
+//     no PING and one SETTINGS, and does not send the acknowledgement of that.
 //   - net/http gets no acknowledgement of grpc-go's SETTINGS. It would close the connection.
 //   - The client does not know how many bytes grpc-go would receive on the connection: until the
 //     connection is grpc-go's for good, its WINDOW_UPDATE waits. (No DATA precedes a request.)
@@ -333,6 +333,7 @@ func (o *opening) SetWriteDeadline(t time.Time) error {
 }
 
 // A continued connection is what net/http gets of a connection that grpc-go has begun to serve.
+// It implements [net.Conn].
 type continued struct {
 	net.Conn
 	ready   []byte // what net/http may read
@@ -342,7 +343,6 @@ type continued struct {
 // NetConn returns the connection below, as NetConn of a *tls.Conn does.
 func (c *continued) NetConn() net.Conn { return c.Conn }
 
-// Read implements [net.Conn].
 func (c *continued) Read(b []byte) (int, error) {
 	for len(c.ready) == 0 {
 		n, err := c.Conn.Read(b)
@@ -358,7 +358,6 @@ func (c *continued) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write implements [net.Conn].
 func (c *continued) Write(b []byte) (int, error) {
 	if c.out.left == 0 {
 		return c.Conn.Write(b)

@@ -88,9 +88,8 @@ func isPlain(header tls.RecordHeaderError) bool {
 }
 
 // A server logs one line for a connection that fails or is refused, at the level at which grpc-go
-// logs a failed handshake. Like grpc-go, it does not log a client that connects and closes,
-// because load balancers and probes do that. What peers say is quoted, so that they cannot forge
-// lines.
+// logs a failed handshake. Like grpc-go, it does not log a client that connects and closes, because
+// load balancers and probes do that. What peers say is quoted, so that they cannot forge lines.
 
 var logger = grpclog.Component("nearcall")
 
@@ -190,12 +189,11 @@ const (
 	protocolBroke = 1 // PROTOCOL_ERROR
 )
 
-// refuseHTTP2 fails calls of a gRPC client with a status that says why, for the time callTimeout
-// or until it has refused maxRefused calls, and then sends GOAWAY. A GOAWAY alone would not be
-// enough: clients would retry the call on one connection after the other, and never show the text
-// of the GOAWAY. A GOAWAY after the first call would not be enough either: that call may be a
-// health check, and the client would connect again at once, without backoff, before it makes its
-// own call.
+// refuseHTTP2 fails calls of a gRPC client with a status that says why, for the time callTimeout or
+// until it has refused maxRefused calls, and then sends GOAWAY. A GOAWAY alone would not be enough:
+// clients would retry the call on one connection after the other, and never show the text of the
+// GOAWAY. A GOAWAY after the first call would not be enough either: that call may be a health
+// check, and the client would connect again at once, without backoff, before it makes its own call.
 func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
@@ -265,9 +263,8 @@ func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	return append(b, body...)
 }
 
-// nextCall returns the number of the next stream that r opens, or 0 if r ends before that. It
-// takes a bufio.Reader because a peer can send frames of 9 bytes, each of which would cost a
-// system call.
+// nextCall returns the number of the next stream that r opens, or 0 if r ends before that. It takes
+// a bufio.Reader because a peer can send frames of 9 bytes, each of which would cost a system call.
 func nextCall(r *bufio.Reader) uint32 {
 	var head [9]byte
 	for {

@@ -23,16 +23,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The default windows, in bytes. A message that fits its window needs no round trip for
-// credit.
+// The default windows, in bytes. A message that fits its window needs no round trip for credit.
 const (
 	window     = 256 << 10
 	maxWindow  = 4 << 20
 	connWindow = 2 << 20
 )
 
-// Options set up the sessions of a dialer or a listener. The zero value of a
-// field is its default.
+// Options set up the sessions of a dialer or a listener. The zero value of a field is its default.
 type Options struct {
 	// Creds secure a connection. Without them unix sockets count as private, as with gRPC's
 	// local credentials, and other connections as not secured.
@@ -108,9 +106,9 @@ type Dialer struct {
 	// protocol; nil for none.
 	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-	// Ordinary, unless nil, makes Dial ask which protocol the server speaks. Over a connection whose server
-	// speaks gRPC alone it opens a session; if it fails, the connection is closed. auth is the result of
-	// the security handshake.
+	// Ordinary, unless nil, makes Dial ask which protocol the server speaks. Over a connection
+	// whose server speaks gRPC alone it opens a session; if it fails, the connection is closed.
+	// auth is the result of the security handshake.
 	Ordinary func(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error)
 
 	// Near, unless nil, makes a TCP connection to a server of this host find the nearer path:
@@ -157,10 +155,10 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return d.Over(ctx, raw, conn, auth)
 }
 
-// Over starts a session over conn, whose server speaks nearcall's protocol. raw is the connection below
-// the security handshake, conn itself without one, and auth the handshake's result, nil without one.
-// Over offers the upgrade or looks for a nearer path, and returns once the server has sent its HELLO.
-// If it fails, conn is closed.
+// Over starts a session over conn, whose server speaks nearcall's protocol. raw is the connection
+// below the security handshake, conn itself without one, and auth the handshake's result, nil
+// without one. Over offers the upgrade or looks for a nearer path, and returns once the server has
+// sent its HELLO. If it fails, conn is closed.
 func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
 	if auth == nil && d.Options.Creds == nil {
 		auth = d.Options.PlainAuth(conn)

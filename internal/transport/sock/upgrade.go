@@ -13,9 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
-// An Upgrade replaces a unix socket with something faster between two processes of one
-// machine. A client offers it before it sends anything else, and the server accepts or
-// declines.
+// An Upgrade replaces a unix socket with something faster between two processes of one machine. A
+// client offers it before it sends anything else, and the server accepts or declines.
 type Upgrade struct {
 	Line    string // the start of an offer
 	Network string // the network in the addresses of upgraded connections

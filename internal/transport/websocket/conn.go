@@ -57,8 +57,7 @@ type Conn struct {
 	closed atomic.Bool // Close was called
 }
 
-// A message is the rest of a binary message that is being written. The zero value means no
-// message.
+// A message is the rest of a binary message that is being written. The zero value means no message.
 type message struct {
 	head []byte // the rest of the header
 	left int    // how many bytes of payload are not written yet
@@ -386,8 +385,7 @@ func (c *Conn) closeFrame() []byte {
 // closeTimeout is how long it may take to write a Close frame and what precedes it.
 const closeTimeout = time.Second
 
-// Close implements [net.Conn]. It does not block: the Close frame is written in the
-// background.
+// Close implements [net.Conn]. It does not block: the Close frame is written in the background.
 func (c *Conn) Close() error {
 	if c.beginClose() {
 		go c.finish()

@@ -12,10 +12,10 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A carrier is what a call needs of that which carries its request: of a connection of HTTP/1.1
+// A callSession is what a call needs of the session of its request: of a connection of HTTP/1.1
 // that the listener has accepted, which is a [session], or of a request of HTTP/2 or to another
 // HTTP server, which is an [exchange].
-type carrier interface {
+type callSession interface {
 	// accepted returns the acceptor of the calls; nil if the server is stopping.
 	accepted() link.Acceptor
 
@@ -34,6 +34,7 @@ type carrier interface {
 
 // An exchange is one request and its answer: the [link.Session] of one call. Deadlines go through
 // package http, which sets them for the connection of HTTP/1.1 and for the stream of HTTP/2.
+// It implements [callSession] and [http.ResponseWriter].
 type exchange struct {
 	http.ResponseWriter
 	server  *Server
@@ -92,7 +93,6 @@ type remote string
 func (remote) Network() string  { return "tcp" }
 func (a remote) String() string { return string(a) }
 
-// accepted implements [carrier].
 func (e *exchange) accepted() link.Acceptor {
 	a := e.accept(e)
 	e.mu.Lock()
@@ -105,22 +105,15 @@ func (e *exchange) accepted() link.Acceptor {
 	return a
 }
 
-// Invoke implements [link.Session].
 func (e *exchange) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
-// NewStream implements [link.Session].
 func (e *exchange) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
 	return nil, errOneWay
 }
 
-// Done implements [link.Session].
-func (e *exchange) Done() <-chan struct{} { return e.done }
-
-// Ended implements [link.Session].
+func (e *exchange) Done() <-chan struct{}  { return e.done }
 func (e *exchange) Ended() <-chan struct{} { return e.ended }
-
-// Peer implements [link.Session].
-func (e *exchange) Peer() *link.Peer { return &e.peer }
+func (e *exchange) Peer() *link.Peer       { return &e.peer }
 
 // Drain implements [link.Session]. As over a connection, a request whose body is still arriving
 // becomes a call at once.
@@ -144,13 +137,11 @@ func (e *exchange) drain() {
 	}
 }
 
-// Retire implements [link.Session].
 func (e *exchange) Retire() { e.Drain() }
 
 // Written implements [link.Session]. It is not used, because the peer never serves calls.
 func (e *exchange) Written() <-chan struct{} { return e.ended }
 
-// Close implements [link.Session].
 func (e *exchange) Close(reason error) error {
 	e.mu.Lock()
 	if e.reason != nil {
@@ -193,7 +184,6 @@ func (e *exchange) end() {
 	}
 }
 
-// serves implements [carrier].
 func (e *exchange) serves(st *stream) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,14 +191,13 @@ func (e *exchange) serves(st *stream) error {
 	return e.reason
 }
 
-// leaveBodyUnread implements [carrier].
 func (e *exchange) leaveBodyUnread() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.bodyUnread = true
 }
 
-// leaves implements [carrier]. Over HTTP/2 package http makes GOAWAY of the answer's field, and
+// leaves implements [callSession]. Over HTTP/2 package http makes GOAWAY of the answer's field, and
 // needs none for a body that is not read.
 func (e *exchange) leaves() bool {
 	e.mu.Lock()
@@ -216,13 +205,9 @@ func (e *exchange) leaves() bool {
 	return e.draining || e.bodyUnread && e.major < 2
 }
 
-// localAddr implements [carrier].
 func (e *exchange) localAddr() net.Addr { return e.peer.LocalAddr }
+func (e *exchange) window() int         { return e.server.opts.Window }
 
-// window implements [carrier].
-func (e *exchange) window() int { return e.server.opts.Window }
-
-// limitReads implements [carrier].
 func (e *exchange) limitReads(t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,7 +216,6 @@ func (e *exchange) limitReads(t time.Time) {
 	}
 }
 
-// endReads implements [carrier].
 func (e *exchange) endReads() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,7 +225,7 @@ func (e *exchange) endReads() {
 	}
 }
 
-// limitWrites implements [carrier]: a client has stall for each piece, or closeTimeout if the
+// limitWrites implements [callSession]: a client has stall for each piece, or closeTimeout if the
 // session has ended. The WriteTimeout of another HTTP server stays as it is. The deadline of a
 // stream does not end a write that waits for its connection: that has a limit of its own, which
 // ends the connection.
@@ -262,7 +246,6 @@ func (e *exchange) limitWrites() {
 	_ = e.control.SetWriteDeadline(time.Now().Add(patience))
 }
 
-// Write implements [http.ResponseWriter].
 func (e *exchange) Write(b []byte) (int, error) {
 	n, err := e.ResponseWriter.Write(b)
 	e.mu.Lock()
