@@ -51,7 +51,7 @@ list-all:
 
 LINT = fmt vet staticcheck house spelling
 
-test: ## the short tests of all modules with the race detector, and TypeScript in Node: in six minutes on two cores
+test: ## the short tests with the race detector, and TypeScript in Node
 	@failures=$$(mktemp); notes=$$(mktemp); for t in unit web-node; do \
 		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
 	done; \
@@ -84,23 +84,23 @@ spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/lint/spelling.csv
 
-# Tests that call t.Parallel mostly wait, so more of them run at a time than there are processors, and
-# most in interop. -vet=off because `make vet` checks more than go test would. The packages that take
+# Tests mostly wait, so more packages, and more tests that call t.Parallel, run at a time than there are
+# processors, and most in interop. -vet=off because `make vet` checks more than go test would. The packages that take
 # longest begin first.
-UNIT = $(GO) test -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
+UNIT = $(GO) test -vet=off -p=4 -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
 # $(call packages,EXPRESSION) lists the packages of module $$m but those that match.
 packages = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -E '/internal/testing/house|$(1)')
 # Tests of these have targets, and nothing else is tested there.
 OWN_TARGETS = /interop/(clients|cpp|fleet|proxies|targets)
 
-# Fuzz tests run over their seeds. go test repeats only what has changed. The packages below interop
-# compare with other programs, and build these; make all-tests runs them.
+# Fuzz tests run over their seeds. go test repeats only what has changed. The tournament and the packages
+# below interop compare with other programs, and build these; make all-tests runs them.
 unit: export NEARCALL_RIVALS = none
 unit: #: the short tests of all modules with the race detector
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,go test,$(UNIT) $(RACE) -short $(call packages,/interop/))
+	$(call each,go test,test "$$m" = ./bench || $(UNIT) $(RACE) -short $(call packages,/interop/))
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif

@@ -112,13 +112,11 @@ func TestResultsOfEachTable(t *testing.T) {
 	}
 }
 
-// TestOneTableIsMeantWhereOneIsDrawn checks that the flags for single files select the first
+// TestTablesAreSelected checks that the flags for single files select the first
 // table by default.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", orShared("in-process, loop, unix, tcp, ws, quic")},
-		{"-short file", "in-process"},
-		{"-short file -tables tcp", "tcp"},
 		{"-tables tcp,unix", "tcp, unix"},
 		{"-rows idle", orShared("unix, tcp, ws, quic")},
 		{"-rivals grpchan", "in-process, loop"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearcall/nearcall/flat"
 	"github.com/nearcall/nearcall/flat/internal/store"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // targets returns a target of each kind; the empty one is in process.
@@ -83,7 +84,7 @@ func TestAReceivedMessageIsSentOn(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := flatbuffers.NewBuilder(0)
-			for i := range 60 {
+			for i := range needs.Rounds(60) {
 				b.Reset()
 				b.Finish(addPicture(b, strings.Repeat("x", i), i*i*100, 1))
 				if err := s.Send(b); err != nil {
@@ -126,7 +127,7 @@ func TestReleasedRequestsDoNotChangeOthers(t *testing.T) {
 				}
 				n++
 			}}, target)
-			for i := range 30 {
+			for i := range needs.Rounds(30) {
 				if _, err := client.Put(t.Context(), picture(strings.Repeat("n", i+1), i*20_000)); err != nil {
 					t.Fatal(err)
 				}

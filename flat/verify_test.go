@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/flat/internal/store"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // verify verifies b as a picture.
@@ -38,6 +39,7 @@ func TestMessagesThatBuildersMakeAreVerified(t *testing.T) {
 
 // With any byte changed, or cut off anywhere, a message is refused or can be read without a panic.
 func TestNoChangeOfAByteMakesAVerifiedMessagePanic(t *testing.T) {
+	needs.Time(t)
 	good := picture("good", 10).FinishedBytes()
 	refused := 0
 	for i := range good {

@@ -16,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -277,7 +278,7 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opened := 0
-			for round := range uint64(10) {
+			for round := range uint64(needs.Rounds(10)) {
 				synctest.Test(t, func(t *testing.T) { opened += drainAmidUploads(t, round, drain) })
 			}
 			if opened == 0 {

@@ -14,12 +14,14 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // No upload fails because its connection ends, although a client keeps less of it than it sends, so
 // that it cannot be made again. Connections end by their age, or because the server stops.
 func TestUploadsSurviveTheEndsOfConnections(t *testing.T) {
-	const uploads, messages, size = 15, 3, 100_000
+	uploads := needs.Rounds(15)
+	const messages, size = 3, 100_000
 	upload := func(client testpb.TestServiceClient) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

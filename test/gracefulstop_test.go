@@ -23,6 +23,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/child"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // Serve returns when Stop or GracefulStop has done its work, and not before.
@@ -195,7 +196,7 @@ func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
 			case "one way":
 				on = "tcp"
 			}
-			for range 5 {
+			for range needs.Rounds(5) {
 				p, err := child.Start("TestSayGoodbyeInAProcess", goodbyeOver+"="+network, goodbyeAt+"="+targetFor(t, on))
 				if err != nil {
 					t.Fatal(err)

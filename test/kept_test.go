@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // Handlers may give their context to goroutines that outlive them. What those do reaches no other
@@ -42,7 +43,7 @@ func TestLateGoroutinesReachNoOtherCall(t *testing.T) {
 				var callers sync.WaitGroup
 				for caller := range 4 {
 					callers.Go(func() {
-						for i := range 200 {
+						for i := range needs.Rounds(200) {
 							want := fmt.Sprintf("%d/%*d", caller, i%7, i)
 							var header, trailer metadata.MD
 							out, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(want)}}, grpc.Header(&header), grpc.Trailer(&trailer))

@@ -26,6 +26,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 type service struct {
@@ -351,14 +352,10 @@ func TestAConnectionThatWasLostStaysOutOfIdleMode(t *testing.T) {
 func TestConnectionsToAnOrdinaryServerThatEndAllTheTime(t *testing.T) {
 	addr := ordinary(t, service{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Millisecond}))
 	conn := dial(t, []string{addr})
-	calls := 1500
-	if testing.Short() {
-		calls = 100
-	}
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			for range calls {
+			for range needs.Rounds(1500) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				_, err := testpb.NewTestServiceClient(conn).EmptyCall(ctx, &testpb.Empty{})
 				cancel()

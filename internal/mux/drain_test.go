@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -376,7 +377,7 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 	for name, drain := range each {
 		t.Run(name, func(t *testing.T) {
 			opened := 0
-			for round := range int(seeds()) {
+			for round := range needs.Rounds(15) {
 				synctest.Test(t, func(t *testing.T) { opened += drainAmidUploads(t, round, drain) })
 			}
 			if opened == 0 {

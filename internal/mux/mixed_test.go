@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -87,7 +88,7 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 // TestMessagesOfMixedSizes sends messages of 0 to 5 MB in both directions of several calls, of
 // both sides, with windows, rooms and pauses that are drawn at random. All must arrive.
 func TestMessagesOfMixedSizes(t *testing.T) {
-	for seed := range seeds() {
+	for seed := range uint64(needs.Rounds(15)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { mixed(t, seed) })
 		})

@@ -22,7 +22,7 @@ import (
 // sides, until one side drains or closes, or the connection breaks. Whatever comes
 // first, no goroutine may be left waiting.
 func TestEverythingAtOnce(t *testing.T) {
-	for seed := range seeds() {
+	for seed := range uint64(needs.Rounds(15)) {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			everything(t, seed, a, b)
@@ -32,20 +32,12 @@ func TestEverythingAtOnce(t *testing.T) {
 
 func TestEverythingAtOnceOverSockets(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
-		for seed := range seeds() {
+		for seed := range uint64(needs.Rounds(15)) {
 			t.Logf("seed %d", seed)
 			a, b := ends(t, network)
 			everything(t, seed, a, b)
 		}
 	})
-}
-
-// seeds returns how many random runs of a kind a test makes.
-func seeds() uint64 {
-	if testing.Short() {
-		return 3
-	}
-	return 20
 }
 
 func everything(t *testing.T, seed uint64, a, b net.Conn) {

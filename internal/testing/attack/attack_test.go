@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func TestMain(m *testing.M) { core.Main(m) }
@@ -22,6 +24,7 @@ func TestAttacks(t *testing.T) { core.Test(t) }
 // The harness must find each of the flaws that a server can be given. Otherwise its silence
 // would prove nothing.
 func TestFlawsAreFound(t *testing.T) {
+	needs.Time(t)
 	finds := map[string]string{
 		"flaw-memory":      "memory ",
 		"flaw-retained":    " kept",

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/loop"
 )
 
@@ -30,11 +31,12 @@ const MaxMixed = 5<<20 + 100
 // standstill is how long nothing may move.
 const standstill = 10 * time.Second
 
-// Mixtures returns how many streams a test makes over each path: 2, or what NEARCALL_MIXED says.
+// Mixtures returns how many streams a test makes over each path: 2, 1 with -short, or what NEARCALL_MIXED
+// says.
 func Mixtures(t *testing.T) int {
 	s := os.Getenv("NEARCALL_MIXED")
 	if s == "" {
-		return 2
+		return needs.Rounds(2)
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {

@@ -55,6 +55,14 @@ func Time(t testing.TB) {
 	}
 }
 
+// Rounds returns n, or a fifth of it, and at least one, with -short: how often a test repeats itself.
+func Rounds(n int) int {
+	if testing.Short() {
+		return max(n/5, 1)
+	}
+	return n
+}
+
 // Program skips a test if there is no program of that name.
 func Program(t testing.TB, name string) {
 	t.Helper()

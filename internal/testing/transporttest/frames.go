@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func headerMessagesEnd(b *bed) {
@@ -311,7 +312,7 @@ func otherType(b *bed) {
 
 // order sends many messages of random sizes in both directions at once.
 func order(b *bed) {
-	n := rounds(500)
+	n := needs.Rounds(500)
 	var all []<-chan struct{}
 	for i, s := range b.both() {
 		size := func() func() int {

@@ -100,14 +100,6 @@ func (s Suite) bed(t *testing.T, tasks bool, deadline time.Time) *bed {
 	return b
 }
 
-// rounds returns n, or a quarter of it with -short.
-func rounds(n int) int {
-	if testing.Short() {
-		return n / 4
-	}
-	return n
-}
-
 // again returns a bed with a new stream.
 func (b *bed) again() *bed { return b.until(time.Time{}) }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // fill sends messages of 1000 bytes until the sender waits for credit. sent counts
@@ -315,7 +316,7 @@ func onAbortLate(b *bed) {
 // abortAnyMoment aborts while both sides send and receive. Each side must receive a
 // prefix of the messages sent to it, and all calls must return the reason.
 func abortAnyMoment(b *bed) {
-	for seed := range uint64(rounds(20)) {
+	for seed := range uint64(needs.Rounds(20)) {
 		b := b.again()
 		r := rand.New(rand.NewPCG(seed, 0))
 		now := make(chan struct{})
