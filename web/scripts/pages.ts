@@ -3,10 +3,10 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
-const pages = { "board/page.ts": "board/assets/board.js", "greeter/page.ts": "connect/page.js" };
+const pages = { "board/page.ts": "examples/board/assets/board.js", "greeter/page.ts": "connect/example/page.js" };
 
 for (const [source, name] of Object.entries(pages)) {
-  const file = new URL(`../../examples/${name}`, import.meta.url);
+  const file = new URL(`../../${name}`, import.meta.url);
   const out = await build({
     entryPoints: [new URL(`../${source}`, import.meta.url).pathname],
     bundle: true,
@@ -19,5 +19,5 @@ for (const [source, name] of Object.entries(pages)) {
   const script = out.outputFiles[0]?.contents as Uint8Array;
   if (!process.argv.includes("--check")) writeFileSync(file, script);
   else if (!readFileSync(file).equals(script))
-    throw new Error(`examples/${name} is not current: make web-pages builds it`);
+    throw new Error(`${name} is not current: make web-pages builds it`);
 }

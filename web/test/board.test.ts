@@ -60,7 +60,7 @@ describe("the drawing board", { skip: chromium ? false : "Chromium is not instal
     until(what, async () => (await Promise.all(pages.map(is))).every((v) => v));
 
   before(async () => {
-    program = new Program("board");
+    program = new Program("examples/board");
     server = program.start("-listen", "127.0.0.1:0");
     address = (await server.says(/http:\/\/(\S+)/))[1] as string;
     browser = await launch({ networkEnabled: false }); // or reports of requests would slow down those that the page measures

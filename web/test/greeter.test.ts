@@ -16,7 +16,7 @@ describe("a page of a server of Connect", { skip: chromium ? false : "Chromium i
   const requests: string[] = []; // without those for WebSockets
 
   before(async () => {
-    const program = new Program("connect");
+    const program = new Program("connect/example");
     server = program.start("-socket", join(program.folder, "socket"), "-http", "127.0.0.1:0", "serve");
     const [url] = await server.says(/http:\S+/);
     browser = await launch();

@@ -11,9 +11,9 @@ export class Program {
   readonly folder = mkdtempSync(join(tmpdir(), "nearcall-example-"));
   readonly #path = join(this.folder, "program");
 
-  constructor(example: string) {
+  constructor(folder: string) {
     execFileSync("go", ["build", "-o", this.#path, "."], {
-      cwd: new URL(`../../examples/${example}`, import.meta.url),
+      cwd: new URL(`../../${folder}`, import.meta.url),
       stdio: ["ignore", "inherit", "inherit"],
     });
   }
