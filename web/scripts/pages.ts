@@ -18,6 +18,5 @@ for (const [source, name] of Object.entries(pages)) {
   });
   const script = out.outputFiles[0]?.contents as Uint8Array;
   if (!process.argv.includes("--check")) writeFileSync(file, script);
-  else if (!readFileSync(file).equals(script))
-    throw new Error(`${name} is not current: make web-pages builds it`);
+  else if (!readFileSync(file).equals(script)) throw new Error(`${name} is not current: make web-pages builds it`);
 }
