@@ -96,7 +96,7 @@ OWN_TARGETS = /interop/(clients|cpp|fleet|proxies|targets)
 # Fuzz tests run over their seeds. go test repeats only what has changed. The tournament and the packages
 # below interop compare with other programs, and build these; make all-tests runs them.
 unit: export NEARCALL_RIVALS = none
-unit: #: the short tests of all modules with the race detector
+unit: #: the short tests with the race detector
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif

@@ -29,14 +29,14 @@
 //
 // # Why a connection is not nearer
 //
-// The reasons are of connections over unix sockets that did not become shared memory, and of those to
-// HOST:PORT targets that stay on TCP. Each side counts its own:
+// A reason counts unix sockets that did not become shared memory, and connections to HOST:PORT targets
+// that stayed on TCP. Each side counts its own:
 //
 //	disabled            DisableSharedMemory or WithDisableSharedMemory
 //	declined            the peer declines, and counts why; the log has it, too
 //	no_memory           MaxSharedMemory or WithMaxSharedMemory is reached
 //	busy                too many other clients set up shared memory
-//	other_user          the peer's process is of another user
+//	other_user          the peer runs as another user
 //	abstract_socket     the unix socket is abstract
 //	wrapped_connection  something else than TLS is around the socket
 //	own_dialer          WithContextDialer has made the connection over TCP

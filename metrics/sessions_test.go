@@ -247,7 +247,7 @@ func TestSessionsAreCountedByPath(t *testing.T) {
 	}
 }
 
-// nameless is a connection whose addresses are of no network.
+// nameless is a connection whose addresses name no network.
 type nameless struct{ net.Conn }
 
 func (nameless) RemoteAddr() net.Addr { return namelessAddr{} }

@@ -31,7 +31,7 @@ var paths = [Paths]string{"other", "inproc", "shm", "unix", "tcp", "ws", "quic",
 // String returns the name of the path.
 func (p Path) String() string { return paths[p] }
 
-// PathOver returns the path over connections whose addresses are of the given network.
+// PathOver returns the path of connections over a network with the name that net.Addr gives it, or Other.
 func PathOver(network string) Path { return Path(max(slices.Index(paths[:], network), 0)) }
 
 // A tally counts the sessions of one side and path.
@@ -86,7 +86,7 @@ const (
 	Declined                  // the peer declines; why, the peer counts
 	NoMemory                  // MaxSharedMemory or WithMaxSharedMemory is reached
 	Busy                      // too many other clients set up shared memory
-	OtherUser                 // the peer's process is of another user
+	OtherUser                 // the peer runs as another user
 	Abstract                  // the unix socket is abstract
 	Wrapped                   // something else than TLS is around the socket
 	OwnDialer                 // the program's own dialer has made the connection over TCP
