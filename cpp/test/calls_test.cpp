@@ -146,7 +146,8 @@ TEST_P(Calls, ALargeMessageLeavesNothingToLaterCalls) {
   s.on<&Echo::Unary>([&](context& c, const Message& q, Message& r) -> task<status> {
     EXPECT_TRUE(r.data().empty() && r.count() == 0);
     EXPECT_EQ(q.data(), std::string(std::size_t(q.count()), char('a' + q.count() % 26)));
-    co_await c.driver().sleep_for(std::chrono::microseconds(calls++ % 3));
+    ++calls;
+    co_await c.driver().sleep_for(std::chrono::microseconds(calls % 3));
     r = q;
     r.set_count(r.count() + 1);
     co_return status();
