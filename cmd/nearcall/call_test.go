@@ -271,8 +271,8 @@ func TestBadCommandLinesAreExplained(t *testing.T) {
 	}{
 		{[]string{"list"}, 2, "received 0; usage: nearcall list TARGET [SERVICE] [flags]"},
 		{[]string{"list", "a", "b", "c"}, 2, "received 3; usage:"},
-		{[]string{"lst", "x"}, 2, `unknown command "lst" for "nearcall" Did you mean this? list`},
-		{[]string{"call", "localhost:1", "-plaintex"}, 2, "-plaintex; did you mean -plaintext?; usage: nearcall call TARGET METHOD [JSON ...] [flags]; 'nearcall help call' lists the flags"},
+		{[]string{"lst", "x"}, 2, `unknown command "lst" for "nearcall"; did you mean list?`},
+		{[]string{"call", "localhost:1", "-plaintex"}, 2, "-plaintex; did you mean -plaintext? usage: nearcall call TARGET METHOD [JSON ...] [flags]; 'nearcall help call' lists the flags"},
 		{[]string{"call", "-expand-headers", "-H", "a: ${NO_SUCH_VARIABLE}", "localhost:1", "x"}, 2, "missing environment variable"},
 		{[]string{"call", "-format", "xml", "localhost:1", "x"}, 2, "-format xml: write json or text"},
 		{[]string{"call", "-max-time", "soon", "localhost:1"}, 2, "write a number of seconds above 0, or a time such as 500ms"},

@@ -97,9 +97,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 	root.SetErr(stderr)
 	root.SetVersionTemplate(versionText(debug.ReadBuildInfo()))
 	root.SetUsageTemplate(root.UsageTemplate() + fmt.Sprintf("\n{{or (index .Annotations %q) %q}}\n", exits, exitCodes))
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w%s", err, meantFlag(c, err))
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(listCommand(), describeCommand(), callCommand(), healthCommand(), resolveCommand(), proxyCommand(),
 		topCommand(), tourCommand(), &cobra.Command{
 			Use: "version", Short: "print the version, and the revision that it was built of", Args: cobra.NoArgs,
@@ -127,8 +125,18 @@ func failed(ctx context.Context, c *cobra.Command, err error, begun bool, stderr
 	_, misused := errors.AsType[usageError](err)
 	switch st, ok := status.FromError(err); {
 	case !begun, misused:
-		if text = strings.Join(strings.Fields(text), " "); !begun && c.HasParent() {
-			text += "; usage: " + c.UseLine() + "; 'nearcall help " + c.Name() + "' lists the flags"
+		text = strings.Join(strings.Fields(text), " ")
+		switch {
+		case begun:
+		case c.HasParent():
+			text = also(text, "usage: "+c.UseLine()+"; 'nearcall help "+c.Name()+"' lists the flags")
+		default:
+			if unknown, meant, ok := strings.Cut(text, " Did you mean this? "); ok { // cobra's words
+				text = unknown + "; did you mean " + strings.ReplaceAll(meant, " ", " or ") + "?"
+			} else {
+				text += "; a command comes first, as in 'nearcall call -plaintext TARGET METHOD'"
+			}
+			text = also(text, "'nearcall help' lists the commands")
 		}
 		code = exitUsage
 		if c.Name() == "health" {
@@ -174,14 +182,31 @@ func longFlags(root *cobra.Command, args []string) []string {
 	return all
 }
 
-// meantFlag suggests a flag if err, an error of pflag, is that there is no such flag.
-func meantFlag(c *cobra.Command, err error) string {
-	if !strings.HasPrefix(err.Error(), "unknown ") {
-		return ""
+// flagError returns an error of pflag, with a suggestion if there is no such flag. Pflag would name
+// the first letter of one that has a single dash.
+func flagError(c *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+	flag, _, _ := strings.Cut("-"+unknown.GetSpecifiedShortnames(), "=")
+	if unknown.GetSpecifiedShortnames() == "" {
+		flag = "-" + unknown.GetSpecifiedName()
+	}
+	if flag == "-unix" { // of grpcurl
+		return errors.New("unknown flag -unix; write the target as unix:PATH")
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "-"+f.Name) })
-	return didYouMean(err.Error()[strings.LastIndex(err.Error(), " -")+1:], names)
+	return errors.New("unknown flag " + flag + didYouMean(flag, names))
+}
+
+// also returns text and more, which are two parts of a message.
+func also(text, more string) string {
+	if strings.HasSuffix(text, "?") {
+		return text + " " + more
+	}
+	return text + "; " + more
 }
 
 // versionText returns the version, and that of the module, which has the revision.
