@@ -14,6 +14,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -103,7 +105,12 @@ func run(ctx context.Context, args []string, std stdio) int {
 			Use: "version", Short: "print the version, and the revision that it was built of", Args: cobra.NoArgs,
 			Run: func(*cobra.Command, []string) { fmt.Fprint(out, versionText(debug.ReadBuildInfo())) },
 		})
-	root.SetArgs(longFlags(root, args))
+	long := longFlags(root, args)
+	if last := len(args) - 1; last > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) && isBegunFlag(args[last]) {
+		long[last] = "-" + args[last]
+		out.Writer = oneDash{out.Writer}
+	}
+	root.SetArgs(long)
 	c, err := root.ExecuteContextC(ctx)
 	switch {
 	case out.err != nil && (err == nil || errors.Is(err, out.err)):
@@ -180,6 +187,22 @@ func longFlags(root *cobra.Command, args []string) []string {
 		all = append(all, arg)
 	}
 	return all
+}
+
+// isBegunFlag reports whether word is the beginning of a long flag with one dash.
+func isBegunFlag(word string) bool {
+	return len(word) > 1 && word[0] == '-' && word[1] != '-' && !strings.Contains(word, "=") && !slices.Contains([]string{"-d", "-h", "-H", "-v"}, word)
+}
+
+// oneDash writes the completions of such a flag, each with one dash. Cobra writes them one by one.
+type oneDash struct{ io.Writer }
+
+func (o oneDash) Write(b []byte) (int, error) {
+	if bytes.HasPrefix(b, []byte("--")) {
+		n, err := o.Writer.Write(b[1:])
+		return n + 1, err
+	}
+	return o.Writer.Write(b)
 }
 
 // flagError returns an error of pflag, with a suggestion if there is no such flag. Pflag would name
