@@ -207,10 +207,10 @@ func TestBadMessagesAreExplained(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{place, "", []string{`{"item":}`}, 1, "message 1: invalid character '}' looking for beginning of value"},
-		{place, "", []string{`{"item":"tea"`}, 1, "message 1: unexpected EOF"},
-		{place, `{"item":"tea"`, nil, 1, "message 1: unexpected EOF"},
-		{place, `{"item":tea}`, nil, 1, "message 1: invalid character 'e' in literal true"},
+		{place, "", []string{`{"item":}`}, 1, "message 1 is not JSON: invalid character '}' looking for beginning of value"},
+		{place, "", []string{`{"item":"tea"`}, 1, "message 1 is not JSON: unexpected EOF"},
+		{place, `{"item":"tea"`, nil, 1, "message 1 is not JSON: unexpected EOF"},
+		{place, `{"item":tea}`, nil, 1, "message 1 is not JSON: invalid character 'e' in literal true"},
 		{place, "", []string{`{"itm":"tea"}`}, 1, `message 1: message type nearcall.examples.orders.PlaceRequest has no known field named itm; 'nearcall describe ` + target + ` nearcall.examples.orders.PlaceRequest' shows its fields`},
 		{place, "", []string{`{"quantity":"many"}`}, 1, `message 1: strconv.ParseInt: parsing "many"`},
 		{place, "", []string{`[]`}, 1, "message 1: bad input: expecting start of JSON object"},
@@ -222,8 +222,8 @@ func TestBadMessagesAreExplained(t *testing.T) {
 		{place, "", []string{"-d", "@no/such/file"}, 1, "nearcall call: open no/such/file: "},
 		{place, "", []string{"-d", `{} {}`}, 1, "request data contained more than 1 message"},
 		{imports, `{} {"quantity":1.5}`, nil, 1, "message 2: strconv.ParseInt"},
-		{imports, "", []string{`{}`, `{`}, 1, "message 2: unexpected EOF"},
-		{orders + "/Haggle", `{"cents":`, nil, 1, "message 1: unexpected EOF"},
+		{imports, "", []string{`{}`, `{`}, 1, "message 2 is not JSON: unexpected EOF"},
+		{orders + "/Haggle", `{"cents":`, nil, 1, "message 1 is not JSON: unexpected EOF"},
 	} {
 		code, stdout, stderr := callWith(t, c.stdin, append([]string{target, c.method}, c.args...)...)
 		if code != c.code || !strings.Contains(stderr, c.says) || stdout != "" || strings.Count(stderr, "\n") != 1 {
