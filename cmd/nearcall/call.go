@@ -163,8 +163,14 @@ func (h *caller) next(m protoadapt.MessageV1) error {
 	if h.n++; err == nil || err == io.EOF || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	if h.invalid = fmt.Errorf("message %d: %w", h.n, err); h.parser.NumRequests() == h.n { // it is JSON
-		h.invalid = fmt.Errorf("%w; 'nearcall describe %s %s' shows its fields", h.invalid, h.target, h.method.GetInputType().GetFullyQualifiedName())
+	_, misspelt := errors.AsType[*json.SyntaxError](err)
+	switch {
+	case h.parser.NumRequests() == h.n: // it is JSON, or text
+		h.invalid = fmt.Errorf("message %d: %w; 'nearcall describe %s %s' shows its fields", h.n, err, h.target, h.method.GetInputType().GetFullyQualifiedName())
+	case misspelt, errors.Is(err, io.ErrUnexpectedEOF) && h.format == "json":
+		h.invalid = fmt.Errorf("message %d is not JSON: %w", h.n, err)
+	default:
+		h.invalid = fmt.Errorf("message %d: %w", h.n, err)
 	}
 	return err
 }

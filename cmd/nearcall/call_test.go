@@ -207,10 +207,10 @@ func TestBadMessagesAreExplained(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{place, "", []string{`{"item":}`}, 1, "message 1: invalid character '}' looking for beginning of value"},
-		{place, "", []string{`{"item":"tea"`}, 1, "message 1: unexpected EOF"},
-		{place, `{"item":"tea"`, nil, 1, "message 1: unexpected EOF"},
-		{place, `{"item":tea}`, nil, 1, "message 1: invalid character 'e' in literal true"},
+		{place, "", []string{`{"item":}`}, 1, "message 1 is not JSON: invalid character '}' looking for beginning of value"},
+		{place, "", []string{`{"item":"tea"`}, 1, "message 1 is not JSON: unexpected EOF"},
+		{place, `{"item":"tea"`, nil, 1, "message 1 is not JSON: unexpected EOF"},
+		{place, `{"item":tea}`, nil, 1, "message 1 is not JSON: invalid character 'e' in literal true"},
 		{place, "", []string{`{"itm":"tea"}`}, 1, `message 1: message type nearcall.examples.orders.PlaceRequest has no known field named itm; 'nearcall describe ` + target + ` nearcall.examples.orders.PlaceRequest' shows its fields`},
 		{place, "", []string{`{"quantity":"many"}`}, 1, `message 1: strconv.ParseInt: parsing "many"`},
 		{place, "", []string{`[]`}, 1, "message 1: bad input: expecting start of JSON object"},
@@ -222,8 +222,8 @@ func TestBadMessagesAreExplained(t *testing.T) {
 		{place, "", []string{"-d", "@no/such/file"}, 1, "nearcall call: open no/such/file: "},
 		{place, "", []string{"-d", `{} {}`}, 1, "request data contained more than 1 message"},
 		{imports, `{} {"quantity":1.5}`, nil, 1, "message 2: strconv.ParseInt"},
-		{imports, "", []string{`{}`, `{`}, 1, "message 2: unexpected EOF"},
-		{orders + "/Haggle", `{"cents":`, nil, 1, "message 1: unexpected EOF"},
+		{imports, "", []string{`{}`, `{`}, 1, "message 2 is not JSON: unexpected EOF"},
+		{orders + "/Haggle", `{"cents":`, nil, 1, "message 1 is not JSON: unexpected EOF"},
 	} {
 		code, stdout, stderr := callWith(t, c.stdin, append([]string{target, c.method}, c.args...)...)
 		if code != c.code || !strings.Contains(stderr, c.says) || stdout != "" || strings.Count(stderr, "\n") != 1 {
@@ -271,8 +271,8 @@ func TestBadCommandLinesAreExplained(t *testing.T) {
 	}{
 		{[]string{"list"}, 2, "received 0; usage: nearcall list TARGET [SERVICE] [flags]"},
 		{[]string{"list", "a", "b", "c"}, 2, "received 3; usage:"},
-		{[]string{"lst", "x"}, 2, `unknown command "lst" for "nearcall" Did you mean this? list`},
-		{[]string{"call", "localhost:1", "-plaintex"}, 2, "-plaintex; did you mean -plaintext?; usage: nearcall call TARGET METHOD [JSON ...] [flags]; 'nearcall help call' lists the flags"},
+		{[]string{"lst", "x"}, 2, `unknown command "lst" for "nearcall"; did you mean list?`},
+		{[]string{"call", "localhost:1", "-plaintex"}, 2, "-plaintex; did you mean -plaintext? usage: nearcall call TARGET METHOD [JSON ...] [flags]; 'nearcall help call' lists the flags"},
 		{[]string{"call", "-expand-headers", "-H", "a: ${NO_SUCH_VARIABLE}", "localhost:1", "x"}, 2, "missing environment variable"},
 		{[]string{"call", "-format", "xml", "localhost:1", "x"}, 2, "-format xml: write json or text"},
 		{[]string{"call", "-max-time", "soon", "localhost:1"}, 2, "write a number of seconds above 0, or a time such as 500ms"},

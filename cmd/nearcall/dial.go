@@ -126,6 +126,9 @@ func (f *connFlags) options(target string) (opts []nearcall.DialOption, creds cr
 	case "http", "https":
 		return nil, nil, usageError(fmt.Sprintf("%q is a URL; write tcp:HOST:PORT for a server of nearcall, or HOST:PORT for another gRPC server", target))
 	}
+	if strings.HasPrefix(target, "/") || strings.HasPrefix(target, "./") {
+		return nil, nil, usageError(fmt.Sprintf("%q is a path; write unix:%s for a unix socket", target, target))
+	}
 	if creds, err = f.credentials(target); err != nil {
 		return nil, nil, err
 	}

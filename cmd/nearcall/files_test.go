@@ -68,6 +68,12 @@ func TestFilesReplaceReflection(t *testing.T) {
 				t.Errorf("%q: %q are offered", flags, got)
 			}
 			fails(t, exitFailed, "did you mean "+orders, with("list", "Orders")...)
+			for _, args := range [][]string{with("list"), with("list", orders), with("describe"), with("describe", orders)} {
+				alone := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == target })
+				if got, want := succeeds(t, alone...), succeeds(t, args...); got != want {
+					t.Errorf("%q, without a target: %q, want %q", args, got, want)
+				}
+			}
 		}
 	})
 }

@@ -58,7 +58,7 @@ func TestHealthTellsAFailedCallFromNoConnection(t *testing.T) {
 func TestHealthIsMisused(t *testing.T) {
 	fails(t, 1, "received 0", "health")
 	fails(t, 1, "received 3", "health", "a", "b", "c")
-	fails(t, 1, "unknown shorthand flag: 'x' in -x", "health", "-x", "a")
+	fails(t, 1, "unknown flag -x", "health", "-x", "a")
 	fails(t, 1, "[plaintext insecure]", "health", "-plaintext", "-insecure", "a")
 	fails(t, 1, "missing port", "health", "tcp:localhost")
 	ctx, interrupt := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fullstorydev/grpcurl"
@@ -18,8 +19,10 @@ func listCommand() *cobra.Command {
 	f := new(connFlags)
 	c := &cobra.Command{
 		Use: "list TARGET [SERVICE]", Short: "list the services of a server, or the methods of one",
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: f.complete((*remote).services),
+		Long: "It prints the services of a server, or the methods of one. With -proto or -protoset TARGET can be left out.",
+		Args: f.lookArgs, ValidArgsFunction: f.complete((*remote).services),
 		RunE: func(c *cobra.Command, args []string) error {
+			args = f.withTarget(args)
 			_, p, err := f.open(c.Context(), args[0])
 			if err != nil {
 				return err
@@ -50,9 +53,10 @@ func describeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "describe TARGET [SYMBOL]", Short: "print services, messages and enums as proto source",
 		Long: "SYMBOL is the full name of a service, method, message, field, enum or extension. Of a method its messages\n" +
-			"are printed, too. Without a symbol all services are printed.",
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: f.complete((*remote).symbols),
+			"are printed, too. Without a symbol all services are printed. With -proto or -protoset TARGET can be left out.",
+		Args: f.lookArgs, ValidArgsFunction: f.complete((*remote).symbols),
 		RunE: func(c *cobra.Command, args []string) error {
+			args = f.withTarget(args)
 			_, p, err := f.open(c.Context(), args[0])
 			if err != nil {
 				return err
@@ -90,6 +94,20 @@ func describeCommand() *cobra.Command {
 	f.addFiles(c)
 	c.Flags().BoolVar(&template, "msg-template", false, "print an example of a message in JSON, too")
 	return c
+}
+
+// lookArgs checks the arguments of list and describe.
+func (f *connFlags) lookArgs(c *cobra.Command, args []string) error {
+	return cobra.RangeArgs(1, 2)(c, f.withTarget(args))
+}
+
+// withTarget returns the arguments of list and describe, with a target that is never called if there is
+// none. Files do without one, as with grpcurl. Names of services and symbols have no colon.
+func (f *connFlags) withTarget(args []string) []string {
+	if len(f.protos)+len(f.sets) > 0 && (len(args) == 0 || len(args) == 1 && !strings.Contains(args[0], ":")) {
+		return append([]string{"unix:none"}, args...)
+	}
+	return args
 }
 
 // print prints a declaration, and for a message an example if template is set.

@@ -14,6 +14,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -97,15 +99,18 @@ func run(ctx context.Context, args []string, std stdio) int {
 	root.SetErr(stderr)
 	root.SetVersionTemplate(versionText(debug.ReadBuildInfo()))
 	root.SetUsageTemplate(root.UsageTemplate() + fmt.Sprintf("\n{{or (index .Annotations %q) %q}}\n", exits, exitCodes))
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w%s", err, meantFlag(c, err))
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(listCommand(), describeCommand(), callCommand(), healthCommand(), resolveCommand(), proxyCommand(),
 		topCommand(), tourCommand(), &cobra.Command{
 			Use: "version", Short: "print the version, and the revision that it was built of", Args: cobra.NoArgs,
 			Run: func(*cobra.Command, []string) { fmt.Fprint(out, versionText(debug.ReadBuildInfo())) },
 		})
-	root.SetArgs(longFlags(root, args))
+	long := longFlags(root, args)
+	if last := len(args) - 1; last > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) && isBegunFlag(args[last]) {
+		long[last] = "-" + args[last]
+		out.Writer = oneDash{out.Writer}
+	}
+	root.SetArgs(long)
 	c, err := root.ExecuteContextC(ctx)
 	switch {
 	case out.err != nil && (err == nil || errors.Is(err, out.err)):
@@ -127,8 +132,18 @@ func failed(ctx context.Context, c *cobra.Command, err error, begun bool, stderr
 	_, misused := errors.AsType[usageError](err)
 	switch st, ok := status.FromError(err); {
 	case !begun, misused:
-		if text = strings.Join(strings.Fields(text), " "); !begun && c.HasParent() {
-			text += "; usage: " + c.UseLine() + "; 'nearcall help " + c.Name() + "' lists the flags"
+		text = strings.Join(strings.Fields(text), " ")
+		switch {
+		case begun:
+		case c.HasParent():
+			text = also(text, "usage: "+c.UseLine()+"; 'nearcall help "+c.Name()+"' lists the flags")
+		default:
+			if unknown, meant, ok := strings.Cut(text, " Did you mean this? "); ok { // cobra's words
+				text = unknown + "; did you mean " + strings.ReplaceAll(meant, " ", " or ") + "?"
+			} else {
+				text += "; a command comes first, as in 'nearcall call -plaintext TARGET METHOD'"
+			}
+			text = also(text, "'nearcall help' lists the commands")
 		}
 		code = exitUsage
 		if c.Name() == "health" {
@@ -174,14 +189,47 @@ func longFlags(root *cobra.Command, args []string) []string {
 	return all
 }
 
-// meantFlag suggests a flag if err, an error of pflag, is that there is no such flag.
-func meantFlag(c *cobra.Command, err error) string {
-	if !strings.HasPrefix(err.Error(), "unknown ") {
-		return ""
+// isBegunFlag reports whether word is the beginning of a long flag with one dash.
+func isBegunFlag(word string) bool {
+	return len(word) > 1 && word[0] == '-' && word[1] != '-' && !strings.Contains(word, "=") && !slices.Contains([]string{"-d", "-h", "-H", "-v"}, word)
+}
+
+// oneDash writes the completions of such a flag, each with one dash. Cobra writes them one by one.
+type oneDash struct{ io.Writer }
+
+func (o oneDash) Write(b []byte) (int, error) {
+	if bytes.HasPrefix(b, []byte("--")) {
+		n, err := o.Writer.Write(b[1:])
+		return n + 1, err
+	}
+	return o.Writer.Write(b)
+}
+
+// flagError returns an error of pflag, with a suggestion if there is no such flag. Pflag would name
+// the first letter of one that has a single dash.
+func flagError(c *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+	flag, _, _ := strings.Cut("-"+unknown.GetSpecifiedShortnames(), "=")
+	if unknown.GetSpecifiedShortnames() == "" {
+		flag = "-" + unknown.GetSpecifiedName()
+	}
+	if flag == "-unix" { // of grpcurl
+		return errors.New("unknown flag -unix; write the target as unix:PATH")
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "-"+f.Name) })
-	return didYouMean(err.Error()[strings.LastIndex(err.Error(), " -")+1:], names)
+	return errors.New("unknown flag " + flag + didYouMean(flag, names))
+}
+
+// also returns text and more, which are two parts of a message.
+func also(text, more string) string {
+	if strings.HasSuffix(text, "?") {
+		return text + " " + more
+	}
+	return text + "; " + more
 }
 
 // versionText returns the version, and that of the module, which has the revision.

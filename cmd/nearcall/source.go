@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -183,7 +182,7 @@ func (p *remote) find(name string) (desc.Descriptor, error) {
 	if listErr != nil {
 		return nil, listErr
 	}
-	return nil, fmt.Errorf("%s%s; 'nearcall list' and 'nearcall describe' show what there is", strings.ReplaceAll(err.Error(), "\n", " "), didYouMean(name, names))
+	return nil, errors.New(also(strings.ReplaceAll(err.Error(), "\n", " ")+didYouMean(name, names), "'nearcall list' and 'nearcall describe' show what there is"))
 }
 
 // didYouMean returns a question that suggests up to three names for the misspelt name want. It

@@ -126,7 +126,7 @@ func schemeOf(name string) *scheme {
 // Parse parses a target. A target without one of nearcall's schemes goes to grpc-go.
 func Parse(target string) (*Target, error) {
 	if target == "" {
-		return nil, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT, or what grpc.NewClient takes")
+		return nil, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT or another target")
 	}
 	t := &Target{Scheme: schemeGRPC, text: target, Rest: target}
 	if name, rest, found := strings.Cut(target, ":"); found {
