@@ -1,25 +1,12 @@
 package codec
 
-// move moves the content of src to dst, which may hold anything, and leaves src empty.
+import "google.golang.org/protobuf/proto"
+
+// share assigns the fields of src to dst, which may hold anything. Both then refer to the same
+// contents.
 //
 // It touches neither the message's state, through which its protoreflect.Message finds the type,
 // nor its cached size: protobuf-go may write both while another goroutine only reads the message.
-func (p *program) move(dst, src ptr) {
-	for i := range p.ops {
-		o := &p.ops[i]
-		d, s := dst.at(o.off), src.at(o.off)
-		assign(o.code, d, s)
-		reset(o.code, s)
-	}
-	d, s := dst.at(p.unknown).bytes(), src.at(p.unknown).bytes()
-	*d, *s = *s, nil
-	if p.ext != 0 {
-		d, s := dst.at(p.ext).extensions(), src.at(p.ext).extensions()
-		*d, *s = *s, nil
-	}
-}
-
-// share assigns the fields of src to dst. Both then refer to the same contents.
 func (p *program) share(dst, src ptr) {
 	for i := range p.ops {
 		o := &p.ops[i]
@@ -31,15 +18,21 @@ func (p *program) share(dst, src ptr) {
 	}
 }
 
+// move moves the content of src to dst, which may hold anything, and leaves src empty.
+func (p *program) move(dst, src any) {
+	p.share(dataOf(dst), dataOf(src))
+	proto.Reset(src.(proto.Message))
+}
+
 // assign sets the field d to the value of the field s.
 func assign(code opcode, d, s ptr) {
 	switch code {
 	case opBool:
-		*d.bool() = *s.bool()
+		*as[uint8](d) = *as[uint8](s)
 	case op32:
-		*d.bits32() = *s.bits32()
+		*as[uint32](d) = *as[uint32](s)
 	case op64:
-		*d.bits64() = *s.bits64()
+		*as[uint64](d) = *as[uint64](s)
 	case opString:
 		*d.string() = *s.string()
 	case opOneof:
@@ -48,25 +41,5 @@ func assign(code opcode, d, s ptr) {
 		*d.reference() = *s.reference()
 	default:
 		*d.slice() = *s.slice()
-	}
-}
-
-// reset sets the field s to zero.
-func reset(code opcode, s ptr) {
-	switch code {
-	case opBool:
-		*s.bool() = false
-	case op32:
-		*s.bits32() = 0
-	case op64:
-		*s.bits64() = 0
-	case opString:
-		*s.string() = ""
-	case opOneof:
-		*s.iface() = iface{}
-	case opBoolPtr, op32Ptr, op64Ptr, opStringPtr, opMessage, opMap:
-		*s.reference() = ptr{}
-	default:
-		*s.slice() = nil
 	}
 }

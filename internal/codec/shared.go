@@ -9,8 +9,8 @@ func Sharing(c link.Codec) link.Codec {
 	switch c := c.(type) {
 	case protoCodec:
 		return Shared()
-	case ofBytes[v2Codec]:
-		c.codec.shared = true
+	case ofBytes:
+		c.immutable = c.immutable || c.keepsReferences
 		return c
 	}
 	return c
@@ -21,11 +21,9 @@ func Unshared(c link.Codec) link.Codec {
 	switch v := c.(type) {
 	case sharedCodec:
 		return Proto()
-	case ofBytes[v2Codec]:
-		if v.codec.shared {
-			v.codec.shared = false
-			return v
-		}
+	case ofBytes:
+		v.immutable = v.immutable && !v.keepsReferences
+		return v
 	}
 	return c
 }
