@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -136,7 +135,7 @@ func TestWrongAnswersFailTheTour(t *testing.T) {
 	for _, c := range calls {
 		t.Run(c.name, func(t *testing.T) {
 			liars := &tour{service: liar{}, paths: paths, baseline: grpcBufconn, calls: []call{c}, budget: time.Millisecond, rounds: 1}
-			_, err := liars.run(t.Context(), &progress{w: io.Discard})
+			_, err := liars.run(t.Context(), func(string, float64) {})
 			if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), c.name) {
 				t.Errorf("the tour ended with %v, want a wrong answer", err)
 			}
@@ -147,7 +146,7 @@ func TestWrongAnswersFailTheTour(t *testing.T) {
 func TestAPathThatCannotBeOpenedFailsTheTour(t *testing.T) {
 	broken := path{"by boat", func(testpb.TestServiceServer) (connection, error) { return connection{}, errors.New("no water") }}
 	lost := &tour{service: service{}, paths: []path{paths[0], broken}, baseline: grpcBufconn, calls: calls, budget: time.Millisecond, rounds: 1}
-	if _, err := lost.run(t.Context(), &progress{w: io.Discard}); err == nil || err.Error() != "by boat: no water" {
+	if _, err := lost.run(t.Context(), func(string, float64) {}); err == nil || err.Error() != "by boat: no water" {
 		t.Errorf("the tour ended with %v", err)
 	}
 }

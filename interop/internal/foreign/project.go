@@ -72,9 +72,6 @@ type options struct {
 	kinds, suites []string
 	tests         *regexp.Regexp
 	race, verbose bool
-	procs         int
-	tries         int
-	limit         time.Duration
 }
 
 // Main runs the tests that the command line selects, and exits.
@@ -84,9 +81,6 @@ func (p *Project) Main() {
 	packages := flag.String("packages", "", "which packages of tests to run; all if empty")
 	only := flag.String("tests", "", "which tests to run, as a regular expression of PACKAGE.TEST, without Test")
 	flag.BoolVar(&o.race, "race", true, "use the race detector")
-	flag.IntVar(&o.procs, "p", runtime.NumCPU(), "how many tests to run at a time")
-	flag.IntVar(&o.tries, "tries", 3, "how often a test may fail before it counts")
-	flag.DurationVar(&o.limit, "limit", time.Minute, "how long a test may take")
 	flag.BoolVar(&o.verbose, "v", false, "print each test as it ends")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -133,7 +127,7 @@ func (p *Project) run(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{dir: filepath.Join(dir, "copy"), bin: filepath.Join(dir, "bin"), logs: filepath.Join(dir, "logs"), marker: p.Marker, limit: o.limit, tries: o.tries}
+	r := &runner{dir: filepath.Join(dir, "copy"), bin: filepath.Join(dir, "bin"), logs: filepath.Join(dir, "logs"), marker: p.Marker, limit: time.Minute}
 	if err := p.Convert(ctx, r.dir); err != nil {
 		return err
 	}
@@ -146,8 +140,8 @@ func (p *Project) run(ctx context.Context, out io.Writer, o options) error {
 	}
 	rep := report{kinds: p.Kinds, left: make(map[string]int), stale: table.unused(all, p.Kinds)}
 	jobs := plan(all, o, table, rep.left)
-	fmt.Fprintf(out, "built after %.0f s: %d tests to run, %d at a time; logs are in %s\n", time.Since(began).Seconds(), len(jobs), o.procs, r.logs)
-	rep.results = r.run(ctx, jobs, o.procs, func(res result) {
+	fmt.Fprintf(out, "built after %.0f s: %d tests to run; logs are in %s\n", time.Since(began).Seconds(), len(jobs), r.logs)
+	rep.results = r.run(ctx, jobs, runtime.NumCPU(), func(res result) {
 		if o.verbose || !res.state.good() && res.line == nil {
 			fmt.Fprintf(out, "%s on %s: %s (%.1f s) %s\n", res.id(), res.kind, res.state, res.took.Seconds(), res.note)
 		}

@@ -53,8 +53,10 @@ type runner struct {
 	logs   string
 	marker string
 	limit  time.Duration // for one test
-	tries  int
 }
+
+// mostTries is how often a test may fail before it counts.
+const mostTries = 3
 
 // run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time, but not
 // data races, panics and hangs, because a second run may miss them by luck. It calls done with the
@@ -76,7 +78,7 @@ func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(resul
 	}
 	all.Wait()
 	for i := range results {
-		for res := &results[i]; res.line == nil && res.state == fail && res.tries < r.tries && ctx.Err() == nil; {
+		for res := &results[i]; res.line == nil && res.state == fail && res.tries < mostTries && ctx.Err() == nil; {
 			*res = r.once(ctx, res.job, res.tries+1)
 		}
 	}
@@ -122,8 +124,7 @@ const Unsupported = "nearcall does not have: "
 var (
 	lacking = regexp.MustCompile(`(?m)^` + Unsupported + `.*`)
 	crash   = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
-	said    = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: .*`)
-	saidIn  = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
+	said    = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
 )
 
 // judge returns the state of a test from its output and the error of its process, and a
@@ -147,15 +148,9 @@ func judge(out []byte, err error) (state, string) {
 	case crash.Match(out):
 		return panicked, string(crash.Find(out))
 	}
-	return fail, remark(out)
-}
-
-// remark returns the last line that a test file printed, or another file if no test file did.
-func remark(out []byte) string {
-	for _, re := range []*regexp.Regexp{saidIn, said} {
-		if all := re.FindAll(out, -1); len(all) > 0 {
-			return strings.TrimSpace(string(all[len(all)-1]))
-		}
+	all := said.FindAll(out, -1)
+	if len(all) == 0 {
+		return fail, ""
 	}
-	return ""
+	return fail, strings.TrimSpace(string(all[len(all)-1]))
 }

@@ -68,7 +68,7 @@ func TestFailuresAreTriedAgainUnlessTheTableNamesThem(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "p"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	r := &runner{dir: dir, bin: dir, logs: dir, marker: "MARKED", limit: 2 * time.Second, tries: 3}
+	r := &runner{dir: dir, bin: dir, logs: dir, marker: "MARKED", limit: 2 * time.Second}
 	p := Suite{Name: "p", Dir: "p"}
 	known := &line{}
 	var jobs []job
