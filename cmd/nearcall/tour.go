@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,14 +42,14 @@ func tourCommand() *cobra.Command {
 func wholeTour(ctx context.Context, budget time.Duration, w io.Writer) (r report, err error) {
 	r = newReport()
 	from := 0.0
-	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+	for i, s := range stretches {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
 				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s, and what is compared with it: %v", s.paths[0].name, err))
 				continue
 			}
 		}
-		t := tour{service: service{}, paths: s.paths, baseline: s.baseline, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
+		t := tour{stretch: s, service: service{}, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
 		rows, err := t.run(ctx, func(call string, done float64) {
 			fmt.Fprintf(w, "%3.0f %%  %s\n", 100*(from+s.share*done), call)
 		})
@@ -72,12 +71,11 @@ const rounds = 5
 
 // A tour calls one service by several paths, alternating each with the baseline.
 type tour struct {
-	service  testpb.TestServiceServer
-	paths    []path
-	baseline path
-	calls    []call
-	budget   time.Duration
-	rounds   int
+	stretch
+	service testpb.TestServiceServer
+	calls   []call
+	budget  time.Duration
+	rounds  int
 }
 
 // run measures every call over every path. It returns the rows call by call. For each call the
@@ -89,7 +87,7 @@ func (t *tour) run(ctx context.Context, say func(call string, done float64)) (ro
 			err = errors.Join(err, c.close())
 		}
 	}()
-	for _, path := range slices.Concat([]path{t.baseline}, t.paths) {
+	for _, path := range t.all() {
 		c, err := path.open(t.service)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path.name, err)

@@ -24,7 +24,7 @@ const mostNested = 32
 // cheaper than computing the size first.
 type encoder struct {
 	limit int  // stop before the buffer holds more than limit bytes, or soon after
-	large bool // compute the sizes of nested messages, unless these contain others, and move only the others
+	large bool // compute the size of a nested message first, unless that contains others
 }
 
 // appendTo appends the encoding of m to b. If ok is false, protobuf-go must encode m.

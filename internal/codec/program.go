@@ -22,7 +22,7 @@ type program struct {
 	size     uintptr      // of the struct
 	foreign  bool         // the struct is not recognised and must not be copied
 	requires bool         // the message itself has required fields
-	plain    bool         // see isPlain; set only for types in the table
+	plain    bool         // see isPlain; set only for types in programs.ready
 	ops      []op
 	ext      uintptr           // offset of the extension fields, or 0
 	unknown  uintptr           // offset of the unknown fields, or 0
