@@ -2,7 +2,6 @@ package codec
 
 import (
 	"reflect"
-	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -31,8 +30,6 @@ type program struct {
 	far      map[uint64]*field // by number, for all others
 
 	encoding, decoding attempts
-
-	shells sync.Pool // of type any, each an empty message
 }
 
 // An op copies, encodes and decodes one field, or one oneof.
@@ -130,14 +127,9 @@ func (p *program) replace(dst, src any) (bound int, f *failure) {
 		}
 		return bound, f
 	}
-	shell := p.shells.Get()
-	if shell == nil {
-		shell = p.newMessage()
-	}
-	bound, f = p.copy(dataOf(shell), dataOf(src), maxDepth-1)
-	if f == nil {
-		p.move(dst, shell)
-		p.shells.Put(shell)
+	c := p.newMessage()
+	if bound, f = p.copy(dataOf(c), dataOf(src), maxDepth-1); f == nil {
+		p.share(dataOf(dst), dataOf(c))
 	}
 	return bound, f
 }

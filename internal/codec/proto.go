@@ -217,7 +217,8 @@ func (protoCodec) Move(dst, src any) bool {
 		return false
 	}
 	if dataOf(dst) != dataOf(src) {
-		p.move(dst, src)
+		p.share(dataOf(dst), dataOf(src))
+		proto.Reset(src.(proto.Message))
 	}
 	markUsed(dst)
 	return true

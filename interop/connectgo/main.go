@@ -101,11 +101,10 @@ func convert(ctx context.Context, dir string) error {
 	}
 	err = errors.Join(foreign.Copy(dir, os.DirFS(from), "cmd"), foreign.Copy(filepath.Join(dir, "nearcallshim"), added),
 		convertTests(filepath.Join(dir, "connectinprocess")), convertTests(filepath.Join(dir, "connecthttp")))
-	for _, args := range [][]string{edits, {"mod", "tidy"}} {
-		if err == nil {
-			_, err = foreign.Command(ctx, dir, "go", args...)
-		}
+	if err != nil {
+		return err
 	}
+	_, err = foreign.Command(ctx, dir, "go", edits...)
 	return err
 }
 
