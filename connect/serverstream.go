@@ -1,6 +1,7 @@
 package nearconnect
 
 import (
+	"cmp"
 	"context"
 	"io"
 
@@ -103,24 +104,7 @@ type unaryServerStream struct {
 func (s *unaryServerStream) serve(p *procedure) (any, error) {
 	p.describe(s.ctx, &s.info)
 	err := p.call(s.ctx, &s.info, s)
-	if header := s.info.ResponseHeader(); header.Len() > 0 {
-		md, invalid := toMetadata(header)
-		if invalid == nil {
-			invalid = grpc.SetHeader(s.ctx, md)
-		}
-		if invalid != nil && err == nil {
-			err = fromStatus(invalid)
-		}
-	}
-	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {
-		md, invalid := toMetadata(trailer)
-		if invalid == nil {
-			invalid = grpc.SetTrailer(s.ctx, md)
-		}
-		if invalid != nil && err == nil {
-			err = fromStatus(invalid)
-		}
-	}
+	err = cmp.Or(err, s.pass(s.info.ResponseHeader(), grpc.SetHeader), s.pass(s.info.ResponseTrailer(), grpc.SetTrailer))
 	switch {
 	case err != nil:
 		return nil, verdict(err)
@@ -128,6 +112,21 @@ func (s *unaryServerStream) serve(p *procedure) (any, error) {
 		return nil, verdict(connect.NewError(connect.CodeUnimplemented, "unary stream has no message"))
 	}
 	return s.reply, nil
+}
+
+// pass passes what the handler has set on to gRPC.
+func (s *unaryServerStream) pass(h *connect.Header, set func(context.Context, metadata.MD) error) error {
+	if h.Len() == 0 {
+		return nil
+	}
+	md, err := toMetadata(h)
+	if err != nil {
+		return err
+	}
+	if err := set(s.ctx, md); err != nil {
+		return fromStatus(err)
+	}
+	return nil
 }
 
 func (s *unaryServerStream) Receive(msg any) error {

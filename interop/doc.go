@@ -15,8 +15,9 @@
 //
 // Package proxies makes calls through nginx and Caddy.
 //
-// Command grpcgo runs grpc-go's own tests on nearcall: a copy of them with other imports.
-// Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
+// Commands grpcgo and connectgo run the tests of grpc-go and of Connect v2's transports on nearcall: a
+// copy of them with other imports. Those that do not pass are listed in a differences.tsv, with the
+// reason.
 //
 //	go test -race ./...                         everything
 //	go test -run TestItems -items               ... and a table of items and environments

@@ -216,21 +216,18 @@ func (h *caller) OnReceiveTrailers(st *status.Status, md metadata.MD) {
 	h.cancel(io.EOF) // or the call would wait for more messages
 }
 
-func (h *caller) printMetadata(prefix string, md metadata.MD) {
-	if h.verbose {
-		printMetadata(h.c.ErrOrStderr(), prefix, md)
-	}
-}
-
 // printMetadata prints metadata in lines that begin with prefix, in the order of the names.
 // Metadata from a server can have line breaks, which must not begin another line.
-func printMetadata(w io.Writer, prefix string, md metadata.MD) {
+func (h *caller) printMetadata(prefix string, md metadata.MD) {
+	if !h.verbose {
+		return
+	}
 	for _, name := range slices.Sorted(maps.Keys(md)) {
 		for _, value := range md[name] {
 			if strings.HasSuffix(name, "-bin") {
 				value = base64.StdEncoding.EncodeToString([]byte(value))
 			}
-			fmt.Fprintf(w, "%s%s\n", prefix, clean(name+": "+value))
+			fmt.Fprintf(h.c.ErrOrStderr(), "%s%s\n", prefix, clean(name+": "+value))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 )
@@ -309,7 +310,10 @@ func TestLargeRepliesAreRefused(t *testing.T) {
 // would begin an entry that nobody has sent.
 func TestMetadataIsPrintedWithoutControlCharacters(t *testing.T) {
 	var out strings.Builder
-	printMetadata(&out, "< ", metadata.MD{"a": {"\x1b[2J\n< b: c"}, "a-bin": {"\n"}})
+	c := new(cobra.Command)
+	c.SetErr(&out)
+	h := &caller{callFlags: &callFlags{verbose: true}, c: c}
+	h.printMetadata("< ", metadata.MD{"a": {"\x1b[2J\n< b: c"}, "a-bin": {"\n"}})
 	if want := "< a: \\u001b[2J\\u000a< b: c\n< a-bin: Cg==\n"; out.String() != want {
 		t.Errorf("it prints %q, want %q", out.String(), want)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -154,7 +153,7 @@ const (
 )
 
 func healthCommand() *cobra.Command {
-	f := new(connFlags)
+	f := &connFlags{maxTime: seconds(2 * time.Second)}
 	c := &cobra.Command{
 		Use: "health TARGET [SERVICE]", Short: "ask a server, or one of its services, whether it serves",
 		Long: "It calls grpc.health.v1.Health/Check, as grpc-health-probe and Kubernetes do, and prints the status.",
@@ -162,7 +161,6 @@ func healthCommand() *cobra.Command {
 		Annotations: map[string]string{exits: "Exit codes, those of grpc-health-probe: 0 SERVING, 1 wrong command line, 2 no connection, 3 the call\n" +
 			"failed or took too long, 4 another status than SERVING; and 130 interrupted"},
 		RunE: func(c *cobra.Command, args []string) error {
-			f.maxTime = cmp.Or(f.maxTime, seconds(2*time.Second))
 			ctx, p, err := f.open(c.Context(), args[0])
 			if err != nil {
 				return err
@@ -186,7 +184,6 @@ func healthCommand() *cobra.Command {
 		},
 	}
 	f.add(c)
-	c.Flags().Lookup("max-time").Usage += "; without the flag, after 2s"
 	return c
 }
 

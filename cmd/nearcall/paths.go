@@ -19,8 +19,9 @@ import (
 
 // A path is a way from a client to a service.
 type path struct {
-	name string
-	open func(testpb.TestServiceServer) (connection, error)
+	name  string
+	label string // in the summary, which shows paths that a program can choose from; "" for others
+	open  func(testpb.TestServiceServer) (connection, error)
 }
 
 // A connection is an opened path. close ends everything that open started.
@@ -34,54 +35,48 @@ type connection struct {
 // paths are the paths within a process, without the baseline. Inlining handlers makes a difference
 // only with contexts that can be cancelled.
 var paths = []path{
-	{"in process", inProcess(false)},
-	{"in process, cancellable context", inProcess(true)},
-	{"in process by name", overSocket(byNearcall, "inproc:tour")},
-	{"in process, inline handlers", inProcess(true, nearcall.HandlerPlacement(nearcall.Inline))},
-	grpcTCP,
+	{"grpc-go over TCP loopback", "grpc-go, TCP", overSocket(byGRPC, "tcp:127.0.0.1:0")},
+	{"in process", "nearcall", inProcess(false)},
+	{"in process, cancellable context", "", inProcess(true)},
+	{"in process by name", "", overSocket(byNearcall, "inproc:tour")},
+	{"in process, inline handlers", "", inProcess(true, nearcall.HandlerPlacement(nearcall.Inline))},
 }
-
-// grpcBufconn is the baseline within a process: what programs usually use to run client and
-// server in one process.
-var (
-	grpcBufconn = path{"grpc-go over bufconn", overBufconn}
-	grpcTCP     = path{"grpc-go over TCP loopback", overSocket(byGRPC, "tcp:127.0.0.1:0")}
-)
-
-// The paths to a second process.
-const (
-	secondUnix     = "second process, unix socket"
-	secondShm      = "second process, shared memory"
-	secondTCP      = "second process, TCP loopback"
-	secondWS       = "second process, WebSocket"
-	secondUnixGRPC = "grpc-go, " + secondUnix
-	secondTCPGRPC  = "grpc-go, " + secondTCP
-)
 
 // A stretch is a part of the tour: some paths and their baseline.
 type stretch struct {
+	to       string // where the service is, for the summary
 	paths    []path
 	baseline path
 	share    float64      // of the tour's time
 	missing  func() error // returns why the system lacks these paths, or nil
 }
 
-// inOneProcess and betweenProcesses are the stretches of a tour. A tour leaves out what the
-// system does not support.
-var (
-	inOneProcess     = stretch{paths, grpcBufconn, 0.5, nil}
-	betweenProcesses = []stretch{
-		{unixPaths(), path{secondUnixGRPC, overProcess(byGRPC, "unix")}, 0.28, unixSockets},
-		{[]path{{secondTCP, overProcess(byNearcall, "tcp")}, {secondWS, overProcess(byNearcall, "ws")}}, path{secondTCPGRPC, overProcess(byGRPC, "tcp")}, 0.22, nil},
-	}
-)
+// all returns the paths, the baseline first.
+func (s stretch) all() []path { return append([]path{s.baseline}, s.paths...) }
+
+// The first stretch stays in one process, where programs usually run client and server over bufconn.
+// A tour leaves out what the system does not support.
+var stretches = []stretch{
+	{"within a process", paths, path{"grpc-go over bufconn", "grpc-go, bufconn", overBufconn}, 0.5, nil},
+	{
+		"to a second process, over a unix socket", unixPaths(),
+		path{"grpc-go, second process, unix socket", "grpc-go", overProcess(byGRPC, "unix")}, 0.28, unixSockets,
+	},
+	{
+		"to a second process, over TCP", []path{
+			{"second process, TCP loopback", "nearcall", overProcess(byNearcall, "tcp")},
+			{"second process, WebSocket", "nearcall, WebSocket", overProcess(byNearcall, "ws")},
+		},
+		path{"grpc-go, second process, TCP loopback", "grpc-go", overProcess(byGRPC, "tcp")}, 0.22, nil,
+	},
+}
 
 // unixPaths returns the paths that are compared with gRPC over a unix socket: nearcall over
 // one, and shared memory if the system supports it.
 func unixPaths() []path {
-	p := []path{{secondUnix, overProcess(byNearcall, "unix")}}
+	p := []path{{"second process, unix socket", "nearcall", overProcess(byNearcall, "unix")}}
 	if runtime.GOOS == "linux" {
-		p = append(p, path{secondShm, overProcess(byNearcall, "shm")})
+		p = append(p, path{"second process, shared memory", "nearcall, shared memory", overProcess(byNearcall, "shm")})
 	}
 	return p
 }

@@ -54,21 +54,7 @@ func newReport() report {
 	return report{Version: nearcall.Version, Go: runtime.Version(), Date: time.Now().UTC().Truncate(time.Second), Rounds: rounds, Machine: m}
 }
 
-// A summaryPath is a path and its label in the summary.
-type summaryPath struct{ label, path string }
-
-// The summary shows a small call and a stream over the paths that a program can choose from,
-// in groups by where the service runs. grpc-go's paths come first.
-var summaryGroups = []struct {
-	to    string
-	paths []summaryPath
-}{
-	{"within a process", []summaryPath{{"grpc-go, bufconn", grpcBufconn.name}, {"grpc-go, TCP", grpcTCP.name}, {"nearcall", paths[0].name}}},
-	{"to a second process, over a unix socket", []summaryPath{{"grpc-go", secondUnixGRPC}, {"nearcall", secondUnix}, {"nearcall, shared memory", secondShm}}},
-	{"to a second process, over TCP", []summaryPath{{"grpc-go", secondTCPGRPC}, {"nearcall", secondTCP}, {"nearcall, WebSocket", secondWS}}},
-}
-
-// writeSummary draws the median times of a small call and of a stream, group by group.
+// writeSummary draws the median times of a small call and of a stream, stretch by stretch.
 func (r report) writeSummary(w io.Writer) {
 	m := r.Machine
 	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
@@ -79,17 +65,18 @@ func (r report) writeSummary(w io.Writer) {
 	}
 	for _, call := range calls[:2] {
 		fmt.Fprintf(w, "%s: median time, and calls a second against grpc-go's\n\n", call.name)
-		for _, g := range summaryGroups {
+		for _, s := range stretches {
+			shown := slices.DeleteFunc(s.all(), func(p path) bool { return p.label == "" })
 			longest := time.Duration(0)
-			for _, p := range g.paths {
-				longest = max(longest, rows[[2]string{p.path, call.name}].P50)
+			for _, p := range shown {
+				longest = max(longest, rows[[2]string{p.name, call.name}].P50)
 			}
 			if longest == 0 { // the system lacks them
 				continue
 			}
-			fmt.Fprintf(w, "  %s\n", g.to)
-			for _, p := range g.paths {
-				if row, ok := rows[[2]string{p.path, call.name}]; ok {
+			fmt.Fprintf(w, "  %s\n", s.to)
+			for _, p := range shown {
+				if row, ok := rows[[2]string{p.name, call.name}]; ok {
 					bar := strings.Repeat("█", max(int(32*row.P50/longest), 1))
 					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar)
 				}

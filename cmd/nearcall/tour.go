@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ func tourCommand() *cobra.Command {
 			if budget <= 0 {
 				return usageError(fmt.Sprintf("-time %v leaves no time to measure", budget))
 			}
-			r, err := wholeTour(c.Context(), budget, &progress{w: c.ErrOrStderr()})
+			r, err := wholeTour(c.Context(), budget, c.ErrOrStderr())
 			switch {
 			case err != nil:
 				return err
@@ -39,24 +38,25 @@ func tourCommand() *cobra.Command {
 }
 
 // wholeTour measures all paths: those within the process, then those to a second process. It
-// leaves out what the system does not support.
-func wholeTour(ctx context.Context, budget time.Duration, p *progress) (r report, err error) {
+// leaves out what the system does not support. It prints what it is doing to w, one line per kind of call.
+func wholeTour(ctx context.Context, budget time.Duration, w io.Writer) (r report, err error) {
 	r = newReport()
 	from := 0.0
-	for i, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+	for i, s := range stretches {
 		if s.missing != nil {
 			if err := s.missing(); err != nil {
 				r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s, and what is compared with it: %v", s.paths[0].name, err))
 				continue
 			}
 		}
-		p.from, p.share = from, s.share
-		from += s.share
-		t := tour{service: service{}, paths: s.paths, baseline: s.baseline, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
-		rows, err := t.run(ctx, p)
+		t := tour{stretch: s, service: service{}, calls: calls, budget: time.Duration(s.share * float64(budget)), rounds: rounds}
+		rows, err := t.run(ctx, func(call string, done float64) {
+			fmt.Fprintf(w, "%3.0f %%  %s\n", 100*(from+s.share*done), call)
+		})
 		if err != nil {
 			return report{}, err
 		}
+		from += s.share
 		if i == 0 {
 			r.Rows = rows
 		} else {
@@ -71,24 +71,23 @@ const rounds = 5
 
 // A tour calls one service by several paths, alternating each with the baseline.
 type tour struct {
-	service  testpb.TestServiceServer
-	paths    []path
-	baseline path
-	calls    []call
-	budget   time.Duration
-	rounds   int
+	stretch
+	service testpb.TestServiceServer
+	calls   []call
+	budget  time.Duration
+	rounds  int
 }
 
 // run measures every call over every path. It returns the rows call by call. For each call the
-// baseline comes first.
-func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
+// baseline comes first. It says which call it measures next, and which share is done.
+func (t *tour) run(ctx context.Context, say func(call string, done float64)) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
 		for _, c := range opened {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	for _, path := range slices.Concat([]path{t.baseline}, t.paths) {
+	for _, path := range t.all() {
 		c, err := path.open(t.service)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path.name, err)
@@ -97,7 +96,7 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 		opened = append(opened, c)
 	}
 	for i, call := range t.calls {
-		p.say(call.name, float64(i)/float64(len(t.calls)))
+		say(call.name, float64(i)/float64(len(t.calls)))
 		some, err := t.compare(ctx, call, opened)
 		if err != nil {
 			return nil, err
@@ -132,39 +131,21 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection) (rows
 			if round == 0 {
 				d = time.Duration(warmUp * float64(length))
 			}
-			rates := make(map[*lane]float64)
 			for _, one := range pair {
-				if rates[one], err = one.measure(ctx, d); err != nil {
+				if err := one.measure(ctx, d); err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", one.path, call.name, err)
 				}
-				if round == 0 {
-					one.times.Reset()
-					continue
-				}
-				one.rates = append(one.rates, rates[one])
 			}
-			if round > 0 {
-				l.ratios, base.ratios = append(l.ratios, rates[l]/rates[base]), append(base.ratios, 1)
+			if round == 0 {
+				l.reset()
+				base.reset()
+				continue
 			}
+			l.ratios = append(l.ratios, l.rates[len(l.rates)-1]/base.rates[len(base.rates)-1])
 		}
 	}
 	for _, l := range lanes {
 		rows = append(rows, l.row())
 	}
 	return rows, nil
-}
-
-// progress prints what the tour is doing, one line per kind of call.
-type progress struct {
-	w           io.Writer
-	call        string  // the call that say printed last
-	from, share float64 // the current stretch: where in the tour it begins, and how much of the tour it takes
-}
-
-// say prints that a call is now measured, and how much of the stretch is done.
-func (p *progress) say(call string, done float64) {
-	if call != p.call {
-		fmt.Fprintf(p.w, "%3.0f %%  %s\n", 100*(p.from+p.share*done), call)
-	}
-	p.call = call
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -20,11 +19,11 @@ import (
 // allPaths returns the paths of a tour including baselines, and how often it reports
 // progress.
 func allPaths() (all []path, told int) {
-	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+	for _, s := range stretches {
 		if s.missing != nil && !needs.HasUnixSockets() {
 			continue
 		}
-		all = append(append(all, s.paths...), s.baseline)
+		all = append(all, s.all()...)
 		told += len(calls)
 	}
 	return all, told
@@ -33,10 +32,10 @@ func allPaths() (all []path, told int) {
 // TestATourLeavesOutWhatTheSystemLacks checks that a tour omits paths that the system does not
 // support, and says so.
 func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
-	before := slices.Clone(betweenProcesses)
-	defer func() { betweenProcesses = before }()
-	betweenProcesses = slices.Clone(before)
-	betweenProcesses[0].missing = func() error { return errors.New("no such sockets") }
+	before := slices.Clone(stretches)
+	defer func() { stretches = before }()
+	stretches = slices.Clone(before)
+	stretches[1].missing = func() error { return errors.New("no such sockets") }
 	const says = "second process, unix socket"
 	code, stdout, stderr := nearcallCommand(t, "tour", "-time", short)
 	if code != exitOK {
@@ -87,8 +86,8 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	if want := len(calls) * (len(all) - len(paths) - 1); len(r.Processes) != want {
 		t.Errorf("%d rows of second processes, want %d", len(r.Processes), want)
 	}
-	baselines := map[string]bool{grpcBufconn.name: true}
-	for _, s := range betweenProcesses {
+	baselines := map[string]bool{}
+	for _, s := range stretches {
 		baselines[s.baseline.name] = true
 	}
 	for _, p := range all {
@@ -135,8 +134,8 @@ func (liar) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 func TestWrongAnswersFailTheTour(t *testing.T) {
 	for _, c := range calls {
 		t.Run(c.name, func(t *testing.T) {
-			liars := &tour{service: liar{}, paths: paths, baseline: grpcBufconn, calls: []call{c}, budget: time.Millisecond, rounds: 1}
-			_, err := liars.run(t.Context(), &progress{w: io.Discard})
+			liars := &tour{service: liar{}, stretch: stretches[0], calls: []call{c}, budget: time.Millisecond, rounds: 1}
+			_, err := liars.run(t.Context(), func(string, float64) {})
 			if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), c.name) {
 				t.Errorf("the tour ended with %v, want a wrong answer", err)
 			}
@@ -145,9 +144,9 @@ func TestWrongAnswersFailTheTour(t *testing.T) {
 }
 
 func TestAPathThatCannotBeOpenedFailsTheTour(t *testing.T) {
-	broken := path{"by boat", func(testpb.TestServiceServer) (connection, error) { return connection{}, errors.New("no water") }}
-	lost := &tour{service: service{}, paths: []path{paths[0], broken}, baseline: grpcBufconn, calls: calls, budget: time.Millisecond, rounds: 1}
-	if _, err := lost.run(t.Context(), &progress{w: io.Discard}); err == nil || err.Error() != "by boat: no water" {
+	broken := path{"by boat", "", func(testpb.TestServiceServer) (connection, error) { return connection{}, errors.New("no water") }}
+	lost := &tour{service: service{}, stretch: stretch{paths: []path{paths[1], broken}, baseline: stretches[0].baseline}, calls: calls, budget: time.Millisecond, rounds: 1}
+	if _, err := lost.run(t.Context(), func(string, float64) {}); err == nil || err.Error() != "by boat: no water" {
 		t.Errorf("the tour ended with %v", err)
 	}
 }

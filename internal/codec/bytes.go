@@ -36,7 +36,7 @@ func WrapV2(c encoding.CodecV2) Codec {
 	if !reflect.ValueOf(c).Comparable() {
 		c = &struct{ encoding.CodecV2 }{c}
 	}
-	return ofBytes[v2Codec]{v2Codec{CodecV2: c}}
+	return ofBytes{codec: c, keepsReferences: true}
 }
 
 // WrapV1 returns c as a Codec that copies through bytes.
@@ -44,7 +44,7 @@ func WrapV1(c encoding.Codec) Codec {
 	if !reflect.ValueOf(c).Comparable() {
 		c = &struct{ encoding.Codec }{c}
 	}
-	return ofBytes[v1Codec]{v1Codec{c}}
+	return ofBytes{codec: v1Codec{c}}
 }
 
 // isGRPCProto reports whether c is the codec of google.golang.org/grpc/encoding/proto.
@@ -56,31 +56,6 @@ func isGRPCProto(c encoding.CodecV2) bool {
 	}
 	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
 }
-
-// A byteCodec turns whole messages into bytes and back. Only the codec knows how its messages lie
-// in memory, so no other code can copy them.
-type byteCodec interface {
-	// Marshal may return memory of the message to save a copy. The caller frees the result. The
-	// data that is passed to Unmarshal still belongs to the caller.
-	encoding.CodecV2
-
-	// immutable reports whether the result of Marshal does not change with the message, so that
-	// it can be kept without a copy.
-	immutable() bool
-
-	// keepsReferences reports whether a message may refer to the data of Unmarshal. If it may, and
-	// the memory will be reused, the caller passes a copy, or buffers that count references.
-	keepsReferences() bool
-}
-
-// v2Codec is a user's encoding.CodecV2.
-type v2Codec struct {
-	encoding.CodecV2
-	shared bool // its messages do not change: see Sharing
-}
-
-func (c v2Codec) immutable() bool     { return c.shared }
-func (v2Codec) keepsReferences() bool { return true }
 
 // v1Codec is a user's encoding.Codec. It may keep the bytes that it unmarshals, so it gets a copy.
 type v1Codec struct{ encoding.Codec }
@@ -94,23 +69,33 @@ func (c v1Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.Codec.Unmarshal(data.Materialize(), v)
 }
 
-func (v1Codec) immutable() bool       { return false }
-func (v1Codec) keepsReferences() bool { return false }
+// ofBytes implements Codec with a codec that turns whole messages into bytes and back. Only the
+// codec knows how its messages lie in memory, so no other code can copy them. The codec must be
+// comparable: two ofBytes for the same codec are equal with ==.
+type ofBytes struct {
+	// Marshal may return memory of the message to save a copy. The caller frees the result. The
+	// data that is passed to Unmarshal still belongs to the caller.
+	codec encoding.CodecV2
 
-// ofBytes implements Codec with a byteCodec, which must be comparable. It is used by value, so
-// that two for the same codec are equal with ==.
-type ofBytes[C byteCodec] struct{ codec C }
+	// immutable says that the result of Marshal does not change with the message, so that it can be
+	// kept without a copy.
+	immutable bool
 
-func (o ofBytes[C]) Name() string { return o.codec.Name() }
+	// keepsReferences says that a message may refer to the data of Unmarshal. If the memory will be
+	// reused, the caller then passes a copy, or buffers that count references.
+	keepsReferences bool
+}
 
-func (o ofBytes[C]) marshal(v any) (mem.BufferSlice, error) {
+func (o ofBytes) Name() string { return o.codec.Name() }
+
+func (o ofBytes) marshal(v any) (mem.BufferSlice, error) {
 	if v == nil {
 		return nil, nil
 	}
 	return o.codec.Marshal(v)
 }
 
-func (o ofBytes[C]) Size(v any) (int, error) {
+func (o ofBytes) Size(v any) (int, error) {
 	data, err := o.marshal(v)
 	if err != nil {
 		return 0, err
@@ -119,7 +104,7 @@ func (o ofBytes[C]) Size(v any) (int, error) {
 	return data.Len(), nil
 }
 
-func (o ofBytes[C]) Append(b []byte, v any) ([]byte, error) {
+func (o ofBytes) Append(b []byte, v any) ([]byte, error) {
 	data, err := o.marshal(v)
 	if err != nil {
 		return b, err
@@ -131,9 +116,9 @@ func (o ofBytes[C]) Append(b []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-func (o ofBytes[C]) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
+func (o ofBytes) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
 
-func (o ofBytes[C]) Sized(v any) (link.Message, error) {
+func (o ofBytes) Sized(v any) (link.Message, error) {
 	data, err := o.marshal(v)
 	if err != nil {
 		return link.Message{}, err
@@ -141,22 +126,22 @@ func (o ofBytes[C]) Sized(v any) (link.Message, error) {
 	return link.Encoded(data), nil
 }
 
-func (o ofBytes[C]) Immutable() bool { return o.codec.immutable() }
+func (o ofBytes) Immutable() bool { return o.immutable }
 
-func (o ofBytes[C]) Decode(data link.Data, v any) (kept bool, err error) {
+func (o ofBytes) Decode(data link.Data, v any) (kept bool, err error) {
 	if data.Buffers != nil {
 		return false, o.codec.Unmarshal(data.Buffers, v)
 	}
-	b, keeps := data.Bytes, o.codec.keepsReferences()
+	b, keeps := data.Bytes, o.keepsReferences
 	if keeps && !data.Stay {
 		b = append([]byte{}, b...)
 	}
 	return keeps && data.Stay, o.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v)
 }
 
-func (o ofBytes[C]) KeepsReferences() bool { return o.codec.keepsReferences() }
+func (o ofBytes) KeepsReferences() bool { return o.keepsReferences }
 
-func (ofBytes[C]) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
-func (ofBytes[C]) Copies(any) bool                      { return false }
-func (ofBytes[C]) New(any) any                          { return nil }
-func (ofBytes[C]) Move(dst, src any) bool               { return false }
+func (ofBytes) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
+func (ofBytes) Copies(any) bool                      { return false }
+func (ofBytes) New(any) any                          { return nil }
+func (ofBytes) Move(dst, src any) bool               { return false }

@@ -27,7 +27,6 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	}
 	p.goType, p.size = l.goType, l.goType.Size()
 	p.ext, p.unknown = l.ext, l.unknown
-	p.known = l.known()
 
 	// A message type may refer to itself, so the fields below may already refer
 	// to p. It becomes foreign again if a field is not recognised.
@@ -116,7 +115,7 @@ func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescripto
 		required: fd.Cardinality() == protoreflect.Required,
 		always:   always,
 		tag:      uint8(protowire.SizeTag(fd.Number())),
-		form:     formOf(fd.Kind()),
+		form:     kinds[fd.Kind()].form,
 		group:    fd.Kind() == protoreflect.GroupKind,
 		packed:   fd.IsPacked(),
 		wireTag:  tagOf(fd),
@@ -193,48 +192,50 @@ func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor,
 	if !ok {
 		return op{}, false
 	}
-	return op{code: opMap, tag: uint8(protowire.SizeTag(fd.Number())), wireTag: tagOf(fd), entries: &mapEntries{
-		key:    key,
-		value:  value,
-		keys:   shapes[t.Key().Kind()],
-		values: shapes[t.Elem().Kind()],
-		tag:    protowire.SizeTag(fd.Number()),
-	}}, true
+	funcs, ok := mapFuncsOf(t)
+	entries := &mapEntries{key: key, value: value, tag: protowire.SizeTag(fd.Number()), mapFuncs: funcs}
+	return op{code: opMap, tag: uint8(entries.tag), wireTag: tagOf(fd), entries: entries}, ok
 }
 
-// A kind says how fields of a protobuf kind are represented in Go and copied.
+// A kind says how fields of a protobuf kind are represented in Go, copied and encoded.
 type kind struct {
 	goKind   reflect.Kind // of a single value
-	max      uint8        // maximum size of an encoded scalar in bytes
-	pointer  bool         // a field with presence is a pointer to the value
+	wire     protowire.Type
+	form     form  // of a scalar
+	max      uint8 // maximum size of an encoded scalar in bytes
+	pointer  bool  // a field with presence is a pointer to the value
 	code     opcode
 	optional opcode
 	list     opcode
 }
 
 var kinds = func() map[protoreflect.Kind]kind {
-	kind32 := func(k reflect.Kind, max uint8) kind { return kind{k, max, true, op32, op32Ptr, op32s} }
-	kind64 := func(k reflect.Kind, max uint8) kind { return kind{k, max, true, op64, op64Ptr, op64s} }
-	message := kind{reflect.Pointer, 0, false, opMessage, opMessage, opMessages}
+	const varint, fixed32, fixed64, delimited = protowire.VarintType, protowire.Fixed32Type, protowire.Fixed64Type, protowire.BytesType
+	kind32 := func(k reflect.Kind, wire protowire.Type, f form, max uint8) kind {
+		return kind{k, wire, f, max, true, op32, op32Ptr, op32s}
+	}
+	kind64 := func(k reflect.Kind, wire protowire.Type, f form, max uint8) kind {
+		return kind{k, wire, f, max, true, op64, op64Ptr, op64s}
+	}
 	return map[protoreflect.Kind]kind{
-		protoreflect.BoolKind:     {reflect.Bool, 1, true, opBool, opBoolPtr, opBools},
-		protoreflect.EnumKind:     kind32(reflect.Int32, 10),
-		protoreflect.Int32Kind:    kind32(reflect.Int32, 10),
-		protoreflect.Sint32Kind:   kind32(reflect.Int32, 5),
-		protoreflect.Uint32Kind:   kind32(reflect.Uint32, 5),
-		protoreflect.Sfixed32Kind: kind32(reflect.Int32, 4),
-		protoreflect.Fixed32Kind:  kind32(reflect.Uint32, 4),
-		protoreflect.FloatKind:    kind32(reflect.Float32, 4),
-		protoreflect.Int64Kind:    kind64(reflect.Int64, 10),
-		protoreflect.Sint64Kind:   kind64(reflect.Int64, 10),
-		protoreflect.Uint64Kind:   kind64(reflect.Uint64, 10),
-		protoreflect.Sfixed64Kind: kind64(reflect.Int64, 8),
-		protoreflect.Fixed64Kind:  kind64(reflect.Uint64, 8),
-		protoreflect.DoubleKind:   kind64(reflect.Float64, 8),
-		protoreflect.StringKind:   {reflect.String, 0, true, opString, opStringPtr, opStrings},
-		protoreflect.BytesKind:    {reflect.Slice, 0, false, opBytes, opPresenceBytes, opByteses},
-		protoreflect.MessageKind:  message,
-		protoreflect.GroupKind:    message,
+		protoreflect.BoolKind:     {reflect.Bool, varint, formBool, 1, true, opBool, opBoolPtr, opBools},
+		protoreflect.EnumKind:     kind32(reflect.Int32, varint, formSigned, 10),
+		protoreflect.Int32Kind:    kind32(reflect.Int32, varint, formSigned, 10),
+		protoreflect.Sint32Kind:   kind32(reflect.Int32, varint, formZigZag, 5),
+		protoreflect.Uint32Kind:   kind32(reflect.Uint32, varint, formUnsigned, 5),
+		protoreflect.Sfixed32Kind: kind32(reflect.Int32, fixed32, formFixed, 4),
+		protoreflect.Fixed32Kind:  kind32(reflect.Uint32, fixed32, formFixed, 4),
+		protoreflect.FloatKind:    kind32(reflect.Float32, fixed32, formFixed, 4),
+		protoreflect.Int64Kind:    kind64(reflect.Int64, varint, formSigned, 10),
+		protoreflect.Sint64Kind:   kind64(reflect.Int64, varint, formZigZag, 10),
+		protoreflect.Uint64Kind:   kind64(reflect.Uint64, varint, formUnsigned, 10),
+		protoreflect.Sfixed64Kind: kind64(reflect.Int64, fixed64, formFixed, 8),
+		protoreflect.Fixed64Kind:  kind64(reflect.Uint64, fixed64, formFixed, 8),
+		protoreflect.DoubleKind:   kind64(reflect.Float64, fixed64, formFixed, 8),
+		protoreflect.StringKind:   {reflect.String, delimited, 0, 0, true, opString, opStringPtr, opStrings},
+		protoreflect.BytesKind:    {reflect.Slice, delimited, 0, 0, false, opBytes, opPresenceBytes, opByteses},
+		protoreflect.MessageKind:  {reflect.Pointer, delimited, 0, 0, false, opMessage, opMessage, opMessages},
+		protoreflect.GroupKind:    {reflect.Pointer, protowire.StartGroupType, 0, 0, false, opMessage, opMessage, opMessages},
 	}
 }()
 

@@ -15,9 +15,6 @@ type field struct {
 	// within is the wrapper that holds the field, or nil. With a wrapper, off is the offset of
 	// the oneof.
 	within *wrapper
-	// The field tag is the tag before a value. A list of scalars can be packed or not, and the
-	// field also is the tag of its other form. For everything else, also is zero.
-	tag, also uint32
 }
 
 // A decodeMode says how to decode a message.
@@ -73,7 +70,7 @@ func (p *program) compileFields() {
 	var fields []field
 	for i := range p.ops {
 		o := &p.ops[i]
-		o.width = widthOf(o.code)
+		o.width = unsetWidth(o.code)
 		if o.code != opOneof {
 			fields = append(fields, field{op: o, off: o.off})
 			continue
@@ -87,7 +84,6 @@ func (p *program) compileFields() {
 	for _, f := range fields {
 		o := f.op
 		p.nests = p.nests || o.sub != nil || o.entries != nil && o.entries.value.sub != nil
-		f.tag, f.also = o.wireTag, o.alternative
 		number := int(o.wireTag >> 3)
 		if number >= 16 && number >= 2*len(p.fields) {
 			if p.far == nil {
@@ -108,21 +104,21 @@ func (p *program) decode(m ptr, b []byte, r decodeMode) bool {
 		return false
 	}
 	for len(b) > 0 {
-		tag, n := uint64(b[0]), 1
-		if tag >= 0x80 {
-			if tag, n = protowire.ConsumeVarint(b); n < 0 {
-				return false
-			}
+		tag, n := varint(b)
+		if n < 0 {
+			return false
 		}
 		b = b[n:]
 		f := p.fieldOf(tag >> 3)
 		switch {
 		case f == nil:
 			n = p.keep(m.at(p.unknown).bytes(), tag, b)
-		case tag != uint64(f.tag) && tag != uint64(f.also):
+		case tag != uint64(f.op.wireTag) && tag != uint64(f.op.alternative):
 			return false
+		case f.op.code == opMap:
+			n = f.op.decodeEntry(m.at(f.off), b, r)
 		case f.within != nil:
-			n = f.op.decode(f.within.hold(m.at(f.off)), f.tag, b, r)
+			n = f.op.decode(f.within.hold(m.at(f.off)), uint32(tag), b, r)
 		default:
 			n = f.op.decode(m.at(f.off), uint32(tag), b, r)
 		}
@@ -161,6 +157,23 @@ func (p *program) keep(unknown *[]byte, tag uint64, b []byte) int {
 	return n
 }
 
+// keepAll appends the unknown fields b of a message to others. It returns false if decoding would not
+// keep all of them.
+func (p *program) keepAll(unknown *[]byte, b []byte) bool {
+	for len(b) > 0 {
+		tag, n := varint(b)
+		if n < 0 || p.fieldOf(tag>>3) != nil {
+			return false
+		}
+		b = b[n:]
+		if n = p.keep(unknown, tag, b); n < 0 {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
 // hold makes the oneof at v hold a wrapper of type w, and returns the address of the
 // wrapper's field.
 func (w *wrapper) hold(v ptr) ptr {
@@ -171,84 +184,60 @@ func (w *wrapper) hold(v ptr) ptr {
 	return i.data
 }
 
-// decode decodes the value that follows tag into the field at v. b begins with the value. decode
-// returns the length of the value, or -1 if protobuf-go must decode the message.
+// decode decodes the value that follows tag into the field at v, which is no map. b begins with the
+// value. decode returns the length of the value, or -1 if protobuf-go must decode the message.
 func (o *op) decode(v ptr, tag uint32, b []byte, r decodeMode) int {
 	switch protowire.Type(tag & 7) {
 	case protowire.BytesType:
-		if len(b) > 0 && b[0] < 0x80 && len(b) > int(b[0]) { // most are short
-			n := 1 + int(b[0])
-			if !o.setBytes(v, b[1:n], b[n:], r) {
-				return -1
-			}
-			return n
-		}
 		x, n := delimited(b)
 		if n < 0 || !o.setBytes(v, x, b[n:], r) {
 			return -1
 		}
 		return n
-	case protowire.VarintType:
-		x, n := varint(b)
-		if n < 0 {
-			return -1
-		}
-		o.setVarint(v, x)
-		return n
-	case protowire.Fixed32Type:
-		if len(b) < 4 {
-			return -1
-		}
-		o.set32(v, binary.LittleEndian.Uint32(b))
-		return 4
-	case protowire.Fixed64Type:
-		if len(b) < 8 {
-			return -1
-		}
-		o.set64(v, binary.LittleEndian.Uint64(b))
-		return 8
-	default: // a group
+	case protowire.StartGroupType:
 		return -1
 	}
-}
-
-func (o *op) setVarint(v ptr, x uint64) {
 	switch o.code {
-	case opBool:
-		*v.bool() = x != 0
-	case opBoolPtr:
-		*v.boolPtr() = new(x != 0)
-	case opBools:
-		l := v.boolSlice()
-		*l = append(*l, x != 0)
+	case opBool, opBoolPtr, opBools:
+		return decodeScalar[uint8](o, v, b)
 	case op32, op32Ptr, op32s:
-		o.set32(v, o.scalar32(x))
-	case op64, op64Ptr, op64s:
-		o.set64(v, o.scalar64(x))
+		return decodeScalar[uint32](o, v, b)
+	default:
+		return decodeScalar[uint64](o, v, b)
 	}
 }
 
-func (o *op) set32(v ptr, x uint32) {
-	switch o.code {
-	case op32:
-		*v.bits32() = x
-	case op32Ptr:
-		*v.bits32Ptr() = new(x)
-	case op32s:
-		l := v.bits32Slice()
-		*l = append(*l, x)
+// decodeScalar does the work of decode for a scalar that is not packed.
+func decodeScalar[T word](o *op, v ptr, b []byte) int {
+	x, n := scalar[T](o, b)
+	if n < 0 {
+		return -1
 	}
+	switch o.code {
+	case opBool, op32, op64:
+		*as[T](v) = x
+	case opBoolPtr, op32Ptr, op64Ptr:
+		*as[*T](v) = new(x)
+	default:
+		*as[[]T](v) = append(*as[[]T](v), x)
+	}
+	return n
 }
 
-func (o *op) set64(v ptr, x uint64) {
-	switch o.code {
-	case op64:
-		*v.bits64() = x
-	case op64Ptr:
-		*v.bits64Ptr() = new(x)
-	case op64s:
-		l := v.bits64Slice()
-		*l = append(*l, x)
+// scalar returns the scalar that b begins with, and its length, or a negative length if there is
+// none.
+func scalar[T word](o *op, b []byte) (x T, n int) {
+	if o.form != formFixed {
+		v, n := varint(b)
+		return scalarOf[T](o, v), n
+	}
+	switch width := widthOf[T](); {
+	case len(b) < width:
+		return 0, -1
+	case width == 4:
+		return T(binary.LittleEndian.Uint32(b)), 4
+	default:
+		return T(binary.LittleEndian.Uint64(b)), 8
 	}
 }
 
@@ -301,88 +290,32 @@ func (o *op) setBytes(v ptr, x, rest []byte, r decodeMode) bool {
 		m := alloc(o.sub.goType)
 		*l = append(*l, m)
 		return o.sub.decode(m, x, r.nested())
-	case opMap:
-		return o.decodeEntry(v, x, rest, r)
-	default:
-		return o.unpack(v, x)
+	case opBools:
+		return unpack[uint8](o, v, x)
+	case op32s:
+		return unpack[uint32](o, v, x)
+	case op64s:
+		return unpack[uint64](o, v, x)
 	}
 	return true
 }
 
 // unpack appends the packed scalars b to the list at v.
-func (o *op) unpack(v ptr, b []byte) bool {
-	switch {
-	case len(b) == 0:
-		return true
-	case o.code == opBools:
-		return unpackBools(v.boolSlice(), b)
-	case o.code == op32s && o.form == formFixed:
-		l := v.bits32Slice()
-		*l = slices.Grow(*l, len(b)/4)
-		for ; len(b) >= 4; b = b[4:] {
-			*l = append(*l, binary.LittleEndian.Uint32(b))
-		}
-		return len(b) == 0
-	case o.code == op64s && o.form == formFixed:
-		l := v.bits64Slice()
-		*l = slices.Grow(*l, len(b)/8)
-		for ; len(b) >= 8; b = b[8:] {
-			*l = append(*l, binary.LittleEndian.Uint64(b))
-		}
-		return len(b) == 0
-	case o.code == op32s:
-		return o.unpack32s(v.bits32Slice(), b)
-	case o.code == op64s:
-		return o.unpack64s(v.bits64Slice(), b)
+func unpack[T word](o *op, v ptr, b []byte) bool {
+	count := len(b) / widthOf[T]()
+	if o.form != formFixed {
+		count = varints(b)
 	}
-	return false
-}
-
-func unpackBools(l *[]bool, b []byte) bool {
-	s := slices.Grow(*l, varints(b))
+	list := slices.Grow(*as[[]T](v), count)
 	for len(b) > 0 {
-		x, n := uint64(b[0]), 1
-		if x >= 0x80 {
-			if x, n = protowire.ConsumeVarint(b); n < 0 {
-				return false
-			}
+		x, n := scalar[T](o, b)
+		if n < 0 {
+			return false
 		}
-		s = append(s, x != 0)
+		list = append(list, x)
 		b = b[n:]
 	}
-	*l = s
-	return true
-}
-
-func (o *op) unpack32s(l *[]uint32, b []byte) bool {
-	s := slices.Grow(*l, varints(b))
-	for len(b) > 0 {
-		x, n := uint64(b[0]), 1
-		if x >= 0x80 {
-			if x, n = protowire.ConsumeVarint(b); n < 0 {
-				return false
-			}
-		}
-		s = append(s, o.scalar32(x))
-		b = b[n:]
-	}
-	*l = s
-	return true
-}
-
-func (o *op) unpack64s(l *[]uint64, b []byte) bool {
-	s := slices.Grow(*l, varints(b))
-	for len(b) > 0 {
-		x, n := uint64(b[0]), 1
-		if x >= 0x80 {
-			if x, n = protowire.ConsumeVarint(b); n < 0 {
-				return false
-			}
-		}
-		s = append(s, o.scalar64(x))
-		b = b[n:]
-	}
-	*l = s
+	*as[[]T](v) = list
 	return true
 }
 

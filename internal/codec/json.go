@@ -18,15 +18,14 @@ const NameJSON = "json"
 // JSON returns the codec of messages in protobuf's JSON format. The codec ignores fields that a
 // message type does not have. It refuses messages that would take more than linear time; see
 // maxNesting.
-func JSON() Codec { return ofBytes[jsonCodec]{} }
+func JSON() Codec { return ofBytes{codec: jsonCodec{}, immutable: true} }
 
 // Until returns a codec that decodes like c, but may end a long decoding with the error of ctx
 // once ctx is done. The result differs from c only for the codec of [JSON], because no other codec
 // is slow enough to need it.
 func Until(c Codec, ctx interface{ Err() error }) Codec {
-	if j, ok := c.(ofBytes[jsonCodec]); ok {
-		j.codec.until = ctx
-		return j
+	if c == JSON() {
+		return ofBytes{codec: jsonCodec{ctx}, immutable: true}
 	}
 	return c
 }
@@ -38,7 +37,7 @@ type FormatError struct{ Err error }
 func (e *FormatError) Error() string { return e.Err.Error() }
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// jsonCodec is a byteCodec.
+// jsonCodec is the codec of [JSON].
 type jsonCodec struct {
 	until interface{ Err() error } // nil: nothing ends a decoding early
 }
@@ -57,9 +56,6 @@ func (jsonCodec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
-
-func (jsonCodec) immutable() bool       { return true }
-func (jsonCodec) keepsReferences() bool { return false }
 
 func (c jsonCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())

@@ -2,7 +2,6 @@ package codec
 
 import (
 	"reflect"
-	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -22,18 +21,15 @@ type program struct {
 	size     uintptr      // of the struct
 	foreign  bool         // the struct is not recognised and must not be copied
 	requires bool         // the message itself has required fields
-	plain    bool         // see isPlain; set only for types in the table
+	plain    bool         // see isPlain; set only for types in programs.ready
 	ops      []op
-	ext      uintptr // offset of the extension fields, or 0
-	unknown  uintptr // offset of the unknown fields, or 0
-	known    fieldRanges
+	ext      uintptr           // offset of the extension fields, or 0
+	unknown  uintptr           // offset of the unknown fields, or 0
 	nests    bool              // messages of this type can contain messages
 	fields   []field           // by number, for small numbers
 	far      map[uint64]*field // by number, for all others
 
 	encoding, decoding attempts
-
-	shells sync.Pool // of type any, each an empty message
 }
 
 // An op copies, encodes and decodes one field, or one oneof.
@@ -44,7 +40,7 @@ type op struct {
 	always   bool   // the field counts as set whatever its value
 	packed   bool   // a list of scalars is encoded as one field
 	group    bool   // messages are encoded as groups
-	width    uint8  // how many bytes of a field are zero if it is not set
+	width    uint8  // how many bytes of a field are zero if it is not set; 0 for keys and values of maps, and in oneofs
 	tag      uint8  // size of the tags of a value in bytes
 	max      uint8  // maximum encoded size of a scalar, with its tag unless packed, in bytes
 	form     form   // of a scalar
@@ -131,14 +127,9 @@ func (p *program) replace(dst, src any) (bound int, f *failure) {
 		}
 		return bound, f
 	}
-	shell := p.shells.Get()
-	if shell == nil {
-		shell = p.newMessage()
-	}
-	bound, f = p.copy(dataOf(shell), dataOf(src), maxDepth-1)
-	if f == nil {
-		p.move(dataOf(dst), dataOf(shell))
-		p.shells.Put(shell)
+	c := p.newMessage()
+	if bound, f = p.copy(dataOf(c), dataOf(src), maxDepth-1); f == nil {
+		p.share(dataOf(dst), dataOf(c))
 	}
 	return bound, f
 }
@@ -168,43 +159,37 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 	for i := range p.ops {
 		o := &p.ops[i]
 		d, s := dst.at(o.off), src.at(o.off)
+		if o.unset(s) {
+			if o.required {
+				return 0, refused
+			}
+			continue
+		}
 		switch o.code {
 		case opBool:
-			if v := *s.bool(); v || o.always {
-				*d.bool() = v
-				bound += int(o.max)
-			}
+			*as[uint8](d) = *as[uint8](s)
+			bound += int(o.max)
 		case op32:
-			if v := *s.bits32(); v != 0 || o.always {
-				*d.bits32() = v
-				bound += int(o.max)
-			}
+			*as[uint32](d) = *as[uint32](s)
+			bound += int(o.max)
 		case op64:
-			if v := *s.bits64(); v != 0 || o.always {
-				*d.bits64() = v
-				bound += int(o.max)
-			}
+			*as[uint64](d) = *as[uint64](s)
+			bound += int(o.max)
 		case opBoolPtr:
-			if v := *s.boolPtr(); v != nil {
-				*d.boolPtr() = new(*v)
-				bound += int(o.max)
-			} else if o.required {
-				return 0, refused
-			}
+			*as[*uint8](d) = new(**as[*uint8](s))
+			bound += int(o.max)
 		case op32Ptr:
-			if v := *s.bits32Ptr(); v != nil {
-				*d.bits32Ptr() = new(*v)
-				bound += int(o.max)
-			} else if o.required {
-				return 0, refused
-			}
+			*as[*uint32](d) = new(**as[*uint32](s))
+			bound += int(o.max)
 		case op64Ptr:
-			if v := *s.bits64Ptr(); v != nil {
-				*d.bits64Ptr() = new(*v)
-				bound += int(o.max)
-			} else if o.required {
-				return 0, refused
-			}
+			*as[*uint64](d) = new(**as[*uint64](s))
+			bound += int(o.max)
+		case opBools:
+			bound += copyScalars[uint8](o, d, s)
+		case op32s:
+			bound += copyScalars[uint32](o, d, s)
+		case op64s:
+			bound += copyScalars[uint64](o, d, s)
 		case opString:
 			if v := *s.string(); v != "" || o.always {
 				if o.utf8 && !utf8.ValidString(v) {
@@ -214,42 +199,21 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 				bound += o.sizeBytes(len(v))
 			}
 		case opStringPtr:
-			if v := *s.stringPtr(); v != nil {
-				if o.utf8 && !utf8.ValidString(*v) {
-					return 0, refused
-				}
-				*d.stringPtr() = new(*v)
-				bound += o.sizeBytes(len(*v))
-			} else if o.required {
+			v := **s.stringPtr()
+			if o.utf8 && !utf8.ValidString(v) {
 				return 0, refused
 			}
+			*d.stringPtr() = new(v)
+			bound += o.sizeBytes(len(v))
 		case opBytes:
 			if v := *s.bytes(); len(v) > 0 {
 				*d.bytes() = append([]byte{}, v...)
 				bound += o.sizeBytes(len(v))
 			}
 		case opPresenceBytes:
-			if v := *s.bytes(); v != nil || o.always {
-				*d.bytes() = append([]byte{}, v...)
-				bound += o.sizeBytes(len(v))
-			} else if o.required {
-				return 0, refused
-			}
-		case opBools:
-			if v := *s.boolSlice(); len(v) > 0 {
-				*d.boolSlice() = clone(v)
-				bound += o.sizeList(len(v))
-			}
-		case op32s:
-			if v := *s.bits32Slice(); len(v) > 0 {
-				*d.bits32Slice() = clone(v)
-				bound += o.sizeList(len(v))
-			}
-		case op64s:
-			if v := *s.bits64Slice(); len(v) > 0 {
-				*d.bits64Slice() = clone(v)
-				bound += o.sizeList(len(v))
-			}
+			v := *s.bytes()
+			*d.bytes() = append([]byte{}, v...)
+			bound += o.sizeBytes(len(v))
 		case opStrings:
 			if v := *s.stringSlice(); len(v) > 0 {
 				for _, e := range v {
@@ -270,14 +234,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 				*d.bytesSlice() = list
 			}
 		case opMessage:
-			v := *s.message()
-			if v.isNil() && !o.always {
-				if o.required {
-					return 0, refused
-				}
-				continue
-			}
-			m, n, f := o.sub.clone(v, depth)
+			m, n, f := o.sub.clone(*s.message(), depth)
 			if f != nil {
 				return 0, f.within(src)
 			}
@@ -306,7 +263,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 				bound += n
 			}
 		case opMap:
-			n, f := o.entries.copy(d, s, depth)
+			n, f := o.entries.copy(o.entries, d, s, depth)
 			if f != nil {
 				return 0, f.within(src)
 			}
@@ -318,10 +275,9 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 	}
 	if p.unknown != 0 {
 		if v := *src.at(p.unknown).bytes(); len(v) > 0 {
-			if !p.known.excludes(v) {
+			if !p.keepAll(dst.at(p.unknown).bytes(), v) {
 				return 0, throughBytes
 			}
-			*dst.at(p.unknown).bytes() = append([]byte{}, v...)
 			bound += len(v)
 		}
 	}
@@ -331,8 +287,15 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 // sizeBytes returns the encoded size of n bytes with their length prefix and tags.
 func (o *op) sizeBytes(n int) int { return int(o.tag) + protowire.SizeBytes(n) }
 
-// sizeList returns an upper bound of the encoded size of n scalars, packed or not.
-func (o *op) sizeList(n int) int { return o.sizeBytes(n * int(o.max)) }
+// copyScalars returns an upper bound of the encoded size of the list, packed or not.
+func copyScalars[T word](o *op, d, s ptr) (bound int) {
+	v := *as[[]T](s)
+	if len(v) == 0 {
+		return 0
+	}
+	*as[[]T](d) = clone(v)
+	return o.sizeBytes(len(v) * int(o.max))
+}
 
 // clone returns a copy of v. The copy is never nil. This is cheaper than appending v to an empty
 // slice.

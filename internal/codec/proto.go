@@ -40,7 +40,7 @@ func (protoCodec) Size(v any) (int, error) {
 		return 0, nil
 	}
 	if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
-		if n := p.encodedSize(dataOf(v), mostNested, nil); n >= 0 {
+		if n := p.encodedSize(dataOf(v), mostNested); n >= 0 {
 			return n, nil
 		}
 		p.encoding.failed()
@@ -82,21 +82,17 @@ func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 	if p.leftToProtobufGo() || !p.encoding.tries() {
 		return b, false
 	}
-	out, ok, full := p.appendAtOnce(b, dataOf(v))
-	if !ok {
-		if !full {
-			p.encoding.failed()
-		}
-		return b, false
+	if out, ok := p.appendAtOnce(b, dataOf(v)); ok {
+		return out, true
 	}
-	return out, true
+	return b, false
 }
 
 func (c protoCodec) Sized(v any) (link.Message, error) {
 	if v != nil {
 		if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
-			if e, n := p.measure(dataOf(v)); e != nil {
-				return link.Measured(&measured{p, v, e, n}, n), nil
+			if n := p.encodedSize(dataOf(v), mostNested); n >= 0 {
+				return link.Measured(measured{p, v, n}, n), nil
 			}
 			p.encoding.failed()
 		}
@@ -105,13 +101,8 @@ func (c protoCodec) Sized(v any) (link.Message, error) {
 		return link.Live(v, c), nil
 	}
 	n, err := c.Size(v)
-	return link.Measured(whole{v}, n), err
+	return link.Measured(measured{nil, v, n}, n), err
 }
-
-// whole is a message that protobuf-go encodes. It is a [link.Appender].
-type whole struct{ v any }
-
-func (w whole) Append(b []byte) ([]byte, error) { return protoCodec{}.Append(b, w.v) }
 
 func (protoCodec) Immutable() bool { return false }
 
@@ -226,7 +217,8 @@ func (protoCodec) Move(dst, src any) bool {
 		return false
 	}
 	if dataOf(dst) != dataOf(src) {
-		p.move(dataOf(dst), dataOf(src))
+		p.share(dataOf(dst), dataOf(src))
+		proto.Reset(src.(proto.Message))
 	}
 	markUsed(dst)
 	return true

@@ -31,7 +31,7 @@ func (w *weaver) encoding(b []byte, md protoreflect.MessageDescriptor, depth int
 
 // field appends one occurrence of fd.
 func (w *weaver) field(b []byte, fd protoreflect.FieldDescriptor, depth int) []byte {
-	if fd.IsList() && wireTypeOf(fd.Kind()) != protowire.BytesType && fd.Message() == nil && w.draw(2) == 1 {
+	if fd.IsList() && kinds[fd.Kind()].wire != protowire.BytesType && fd.Message() == nil && w.draw(2) == 1 {
 		var packed []byte
 		for range w.draw(5) {
 			packed = w.scalar(packed, fd.Kind())
@@ -54,7 +54,7 @@ func (w *weaver) field(b []byte, fd protoreflect.FieldDescriptor, depth int) []b
 		b = protowire.AppendTag(b, fd.Number(), protowire.BytesType)
 		return protowire.AppendBytes(b, entry)
 	}
-	wireType := wireTypeOf(fd.Kind())
+	wireType := kinds[fd.Kind()].wire
 	if w.draw(32) == 1 {
 		wireType = []protowire.Type{protowire.VarintType, protowire.BytesType, protowire.Fixed32Type, protowire.StartGroupType}[w.draw(4)]
 	}
@@ -74,7 +74,7 @@ func (w *weaver) field(b []byte, fd protoreflect.FieldDescriptor, depth int) []b
 
 // scalar appends a value, without its tag.
 func (w *weaver) scalar(b []byte, k protoreflect.Kind) []byte {
-	switch wireTypeOf(k) {
+	switch kinds[k].wire {
 	case protowire.BytesType:
 		return protowire.AppendString(b, w.text())
 	case protowire.Fixed32Type:

@@ -10,9 +10,9 @@ import (
 // All unsafe code of the package is in this file. It is sound because a program is compiled for one
 // Go type, and its offsets and accessors are chosen from the reflect.Type of each field:
 //
-//   - A ptr is nil, or points to a variable of the type that its accessor names, or to a variable
+//   - A ptr is nil, or points to a variable of the type that its accessor names or as is called with, or to a variable
 //     with the same memory layout: a named type of the same kind (enums are int32), pointer-free
-//     bits of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words,
+//     bits of the same width (bools, signed numbers, floats), a []*T as []unsafe.Pointer, an interface as its two words,
 //     and a map as a pointer. Code that only assigns a slice may use any slice type for it. A map
 //     can be accessed as a map with the same keys and with values of the same memory layout,
 //     because the runtime looks at nothing else. A test for nil reads a pointer as a number of the
@@ -27,18 +27,9 @@ type ptr struct{ p unsafe.Pointer }
 
 func (p ptr) isNil() bool                            { return p.p == nil }
 func (p ptr) at(off uintptr) ptr                     { return ptr{unsafe.Add(p.p, off)} }
-func (p ptr) bool() *bool                            { return (*bool)(p.p) }
-func (p ptr) bits32() *uint32                        { return (*uint32)(p.p) }
-func (p ptr) bits64() *uint64                        { return (*uint64)(p.p) }
 func (p ptr) string() *string                        { return (*string)(p.p) }
 func (p ptr) bytes() *[]byte                         { return (*[]byte)(p.p) }
-func (p ptr) boolPtr() **bool                        { return (**bool)(p.p) }
-func (p ptr) bits32Ptr() **uint32                    { return (**uint32)(p.p) }
-func (p ptr) bits64Ptr() **uint64                    { return (**uint64)(p.p) }
 func (p ptr) stringPtr() **string                    { return (**string)(p.p) }
-func (p ptr) boolSlice() *[]bool                     { return (*[]bool)(p.p) }
-func (p ptr) bits32Slice() *[]uint32                 { return (*[]uint32)(p.p) }
-func (p ptr) bits64Slice() *[]uint64                 { return (*[]uint64)(p.p) }
 func (p ptr) stringSlice() *[]string                 { return (*[]string)(p.p) }
 func (p ptr) bytesSlice() *[][]byte                  { return (*[][]byte)(p.p) }
 func (p ptr) message() *ptr                          { return (*ptr)(p.p) }
@@ -48,8 +39,11 @@ func (p ptr) reference() *ptr                        { return (*ptr)(p.p) }   //
 func (p ptr) slice() *[]ptr                          { return (*[]ptr)(p.p) } // any slice, as a whole
 func (p ptr) extensions() *protoimpl.ExtensionFields { return (*protoimpl.ExtensionFields)(p.p) }
 
-// mapAt returns the map that p points to. Its Go type must be map[K]V.
-func mapAt[K comparable, V any](p ptr) *map[K]V { return (*map[K]V)(p.p) }
+// as returns p as a pointer to a scalar, an optional scalar, a list of scalars or a map.
+func as[T any](p ptr) *T { return (*T)(p.p) }
+
+// widthOf returns the size of a T in bytes.
+func widthOf[T word]() int { return int(unsafe.Sizeof(T(0))) }
 
 // addressOf returns the address of a key or value of a map, for a program to read or
 // fill. The programs keep no address of a field, so v need not be on the heap.
@@ -94,10 +88,6 @@ type eface struct {
 
 // typeID identifies a Go type, or no type if it is zero.
 type typeID struct{ p unsafe.Pointer }
-
-func (t typeID) hash() uint64 {
-	return uint64(uintptr(t.p)) * 0x9e3779b97f4a7c15
-}
 
 func typeOf(v any) typeID { return (*eface)(unsafe.Pointer(&v)).typ }
 func dataOf(v any) ptr    { return (*eface)(unsafe.Pointer(&v)).data }

@@ -14,27 +14,14 @@ type form uint8
 const (
 	formSigned   form = iota // varint of the value, extended to 64 bits with its sign
 	formUnsigned             // varint
+	formBool                 // varint, 0 or 1
 	formZigZag               // varint
 	formFixed                // 4 or 8 bytes
 )
 
-func formOf(k protoreflect.Kind) form {
-	switch k {
-	case protoreflect.EnumKind, protoreflect.Int32Kind, protoreflect.Int64Kind:
-		return formSigned
-	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
-		return formZigZag
-	case protoreflect.Sfixed32Kind, protoreflect.Fixed32Kind, protoreflect.FloatKind,
-		protoreflect.Sfixed64Kind, protoreflect.Fixed64Kind, protoreflect.DoubleKind:
-		return formFixed
-	default:
-		return formUnsigned
-	}
-}
-
 // tagOf returns the tag that marshalling writes before a value of fd.
 func tagOf(fd protoreflect.FieldDescriptor) uint32 {
-	t := wireTypeOf(fd.Kind())
+	t := kinds[fd.Kind()].wire
 	if fd.IsPacked() {
 		t = protowire.BytesType
 	}
@@ -44,7 +31,7 @@ func tagOf(fd protoreflect.FieldDescriptor) uint32 {
 // alternativeTagOf returns the tag that decoding accepts besides tagOf(fd), or zero if there is
 // none. fd is a list.
 func alternativeTagOf(fd protoreflect.FieldDescriptor) uint32 {
-	switch t := wireTypeOf(fd.Kind()); {
+	switch t := kinds[fd.Kind()].wire; {
 	case t == protowire.BytesType || t == protowire.StartGroupType:
 		return 0
 	case fd.IsPacked():
@@ -54,27 +41,12 @@ func alternativeTagOf(fd protoreflect.FieldDescriptor) uint32 {
 	}
 }
 
-func wireTypeOf(k protoreflect.Kind) protowire.Type {
-	switch k {
-	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
-		return protowire.BytesType
-	case protoreflect.GroupKind:
-		return protowire.StartGroupType
-	case protoreflect.Sfixed32Kind, protoreflect.Fixed32Kind, protoreflect.FloatKind:
-		return protowire.Fixed32Type
-	case protoreflect.Sfixed64Kind, protoreflect.Fixed64Kind, protoreflect.DoubleKind:
-		return protowire.Fixed64Type
-	default:
-		return protowire.VarintType
-	}
-}
-
 // leftToProtobufGo reports whether protobuf-go must encode and decode all messages of p's type.
 func (p *program) leftToProtobufGo() bool { return p.foreign || p.requires }
 
-// widthOf returns how many bytes at the beginning of a field are zero if the field is not set:
+// unsetWidth returns how many bytes at the beginning of a field are zero if the field is not set:
 // all of a scalar, and the pointer of anything else.
-func widthOf(c opcode) uint8 {
+func unsetWidth(c opcode) uint8 {
 	switch c {
 	case opBool:
 		return 1
@@ -91,12 +63,14 @@ func widthOf(c opcode) uint8 {
 // false.
 func (o *op) unset(v ptr) bool {
 	switch o.width {
+	case 0:
+		return false
 	case 1:
-		return !*v.bool()
+		return *as[uint8](v) == 0
 	case 4:
-		return *v.bits32() == 0
+		return *as[uint32](v) == 0
 	default:
-		return *v.bits64() == 0
+		return *as[uint64](v) == 0
 	}
 }
 
@@ -119,44 +93,31 @@ func (a *attempts) tries() bool {
 
 func (a *attempts) failed() { a.skip.Store(skipped) }
 
-// varint32 returns the varint of the scalar that v holds.
-func (o *op) varint32(v uint32) uint64 {
+// A word is the memory of a scalar: a bool, or a number of 32 or 64 bits.
+type word interface{ uint8 | uint32 | uint64 }
+
+// varintOf returns the varint of the scalar v.
+func varintOf[T word](o *op, v T) uint64 {
+	unused := 64 - 8*widthOf[T]()
+	signed := int64(v) << unused >> unused
 	switch o.form {
 	case formSigned:
-		return uint64(int32(v))
+		return uint64(signed)
 	case formZigZag:
-		return uint64(v<<1 ^ uint32(int32(v)>>31))
+		return protowire.EncodeZigZag(signed)
 	default:
 		return uint64(v)
 	}
 }
 
-// varint64 returns the varint of the scalar that v holds.
-func (o *op) varint64(v uint64) uint64 {
-	if o.form == formZigZag {
-		return v<<1 ^ uint64(int64(v)>>63)
+// scalarOf is the inverse of varintOf.
+func scalarOf[T word](o *op, v uint64) T {
+	switch x := T(v); {
+	case o.form == formZigZag:
+		return x>>1 ^ -(x & 1)
+	case o.form == formBool && v != 0:
+		return 1
+	default:
+		return x
 	}
-	return v
 }
-
-// scalar32 is the inverse of varint32.
-func (o *op) scalar32(v uint64) uint32 {
-	if o.form == formZigZag {
-		return uint32(v)>>1 ^ -(uint32(v) & 1)
-	}
-	return uint32(v)
-}
-
-// scalar64 is the inverse of varint64.
-func (o *op) scalar64(v uint64) uint64 {
-	if o.form == formZigZag {
-		return v>>1 ^ -(v & 1)
-	}
-	return v
-}
-
-// sizeVarint returns the encoded size of v in bytes. 9/64 is close enough to 1/7.
-func sizeVarint(v uint64) int { return int(9*uint(bits.Len64(v|1))+64) / 64 }
-
-// sizeDelimited returns the encoded size of n bytes with their length in bytes.
-func sizeDelimited(n int) int { return sizeVarint(uint64(n)) + n }

@@ -3,7 +3,6 @@ package codec
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -501,21 +500,7 @@ func TestEncodingWritesNothing(t *testing.T) {
 	}
 }
 
-// A message that changes while it is encoded is a mistake of the program, and no reason
-// to write outside the buffer.
-func TestSizesThatChangedAreNoticed(t *testing.T) {
-	m := &testpb.Three{RepMessage: []*testpb.Three{{OneMessage: &testpb.Three{OneInt32: 1}}}}
-	p := programOf(m)
-	for _, of := range [][]int{{}, {4}, {5}, {5, 3}, {1000, 2}, {5, 2}} {
-		e := encoder{sized: true, limit: math.MaxInt, sizes: sizes{of: of}}
-		b, ok := e.message(nil, p, dataOf(m), mostNested)
-		if want := slices.Equal(of, []int{5, 2}); ok != want {
-			t.Errorf("sizes %v: encoded as %x, %t", of, b, ok)
-		}
-	}
-}
-
-// Within maps, large messages have known sizes, and small ones are moved.
+// Within maps, messages are moved, whatever their size.
 func TestMessagesOfEachSizeInNestedMaps(t *testing.T) {
 	for _, n := range []int{mostAtOnce - 50, mostAtOnce - 1, mostAtOnce, mostAtOnce + 1, 1 << 14, 1 << 21} {
 		for _, levels := range []int{1, 2, 7} {
@@ -531,26 +516,6 @@ func TestMessagesOfEachSizeInNestedMaps(t *testing.T) {
 	}}}
 	if err := checkEncoding(m); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSizesOfLargeMessagesInMaps(t *testing.T) {
-	m := nestedStruct(3, 5000)
-	var s sizes
-	if n := programOf(m).encodedSize(dataOf(m), mostNested, &s); n != proto.Size(m) {
-		t.Fatalf("size %d, want %d", n, proto.Size(m))
-	}
-	// Three values, and the structs that the first two contain.
-	if len(s.large) != 5 || s.maps != 0 || len(s.of) != 0 {
-		t.Errorf("%d sizes of large messages, want 5; %d others, want none; still in %d maps", len(s.large), len(s.of), s.maps)
-	}
-	for at := range s.large {
-		s.large[at]++
-		e := encoder{sized: true, limit: math.MaxInt, sizes: s}
-		if _, ok := e.message(nil, programOf(m), dataOf(m), mostNested); ok {
-			t.Error("a size that changed was not noticed")
-		}
-		s.large[at]--
 	}
 }
 

@@ -123,9 +123,6 @@ func (r returning) Put(*[]byte) { r.Free() }
 // EncodingOf returns the compressor that a callee's header names for its messages. ok is
 // false if it names none.
 func EncodingOf(header metadata.MD) (name string, ok bool) {
-	if len(header) == 0 {
-		return "", false
-	}
 	names := header[link.EncodingKey]
 	if len(names) == 0 {
 		return "", false

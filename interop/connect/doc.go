@@ -5,8 +5,7 @@
 // transport calls conformanceserver over a WebSocket. They come in their own module, so that the
 // core module does not require them.
 //
-// Package conformancepb was made by protoc-gen-go, protoc-gen-go-grpc and protoc-gen-connect-go of config.proto,
-// service.proto, server_compat.proto and client_compat.proto in the module connectrpc.com/conformance.
+// `make generate` makes package conformancepb of the module connectrpc.com/conformance.
 //
 // [conformanceclient]: https://github.com/nearcall/nearcall/tree/main/interop/connect/conformanceclient
 // [conformanceserver]: https://github.com/nearcall/nearcall/tree/main/interop/connect/conformanceserver

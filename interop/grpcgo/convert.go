@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,28 +16,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nearcall/nearcall/interop/internal/foreign"
 )
 
 //go:embed shim testdata/overlay
 var added embed.FS
 
-// A source holds the folders that the copy is made from.
-type source struct {
-	grpc     string // the module's folder in the module cache
-	std      string // Go's standard library
-	nearcall string // the checkout
-}
-
 // convert copies grpc-go to dir, with the shim and the converted tests.
-func convert(ctx context.Context, dir string, src source) error {
-	if err := copyModule(dir, src.grpc); err != nil {
+func convert(ctx context.Context, dir string) error {
+	grpc, grpcErr := foreign.Module(ctx, "google.golang.org/grpc")
+	nearcall, nearcallErr := foreign.Module(ctx, "github.com/nearcall/nearcall")
+	root, rootErr := foreign.Command(ctx, ".", "go", "env", "GOROOT")
+	if err := errors.Join(grpcErr, nearcallErr, rootErr); err != nil {
 		return err
 	}
-	if err := addFiles(dir); err != nil {
+	if err := errors.Join(foreign.Copy(dir, os.DirFS(grpc), "examples", "Documentation"), addFiles(dir)); err != nil {
 		return err
 	}
 	for _, p := range slices.Concat(helpers, suites) {
-		if err := copyPackage(dir, src.grpc, p); err != nil {
+		if err := copyPackage(dir, grpc, p); err != nil {
 			return err
 		}
 	}
@@ -46,40 +45,15 @@ func convert(ctx context.Context, dir string, src source) error {
 		}
 	}
 	shims := filepath.Join(dir, below, "shim")
-	if err := reexport(src.grpc, "google.golang.org/grpc", filepath.Join(shims, "grpc")); err != nil {
+	if err := reexport(grpc, "google.golang.org/grpc", filepath.Join(shims, "grpc")); err != nil {
 		return err
 	}
-	if err := reexport(filepath.Join(src.std, "net"), "net", filepath.Join(shims, "net")); err != nil {
+	if err := reexport(filepath.Join(root, "src", "net"), "net", filepath.Join(shims, "net")); err != nil {
 		return err
 	}
-	_, err := command(ctx, dir, "go", "mod", "edit", "-require=github.com/nearcall/nearcall@v0.0.0",
-		"-replace=github.com/nearcall/nearcall="+src.nearcall)
+	_, err := foreign.Command(ctx, dir, "go", "mod", "edit", "-require=github.com/nearcall/nearcall@v0.0.0",
+		"-replace=github.com/nearcall/nearcall="+nearcall)
 	return err
-}
-
-// copyModule copies grpc-go, except for files that no test reads.
-func copyModule(dir, from string) error {
-	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, name)
-		if err != nil {
-			return err
-		}
-		switch to := filepath.Join(dir, rel); {
-		case d.IsDir() && (rel == "examples" || rel == "Documentation"):
-			return fs.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(to, 0o777)
-		default:
-			b, err := os.ReadFile(name)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(to, b, 0o666)
-		}
-	})
 }
 
 // addFiles adds the shim and the overlay.
@@ -94,7 +68,7 @@ func addFiles(dir string) error {
 		}
 		text := strings.ReplaceAll(string(b), `"github.com/nearcall/nearcall/interop/grpcgo/shim/`, `"`+shim)
 		to := strings.TrimPrefix(name, "testdata/overlay/")
-		return write(filepath.Join(dir, below, filepath.FromSlash(to)), text)
+		return foreign.Write(filepath.Join(dir, below, filepath.FromSlash(to)), text)
 	})
 }
 
@@ -120,7 +94,7 @@ func copyPackage(dir, grpc string, p pkg) error {
 			if err != nil {
 				return err
 			}
-			if err := write(filepath.Join(dir, filepath.FromSlash(p.to), filepath.Base(file)), rewritten); err != nil {
+			if err := foreign.Write(filepath.Join(dir, filepath.FromSlash(p.to), filepath.Base(file)), rewritten); err != nil {
 				return err
 			}
 		}
@@ -167,14 +141,7 @@ func (p patch) apply(dir string) error {
 	if n := strings.Count(string(text), p.old); n != 1 {
 		return fmt.Errorf("%s has %d times, and not once, what a patch changes (%s):\n%s", p.file, n, p.why, p.old)
 	}
-	return os.WriteFile(file, []byte(strings.Replace(string(text), p.old, p.new, 1)), 0o666)
-}
-
-func write(file, text string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(text), 0o666)
+	return foreign.Write(file, strings.Replace(string(text), p.old, p.new, 1))
 }
 
 // declared returns the top-level names of the package in dir.

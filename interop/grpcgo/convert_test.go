@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearcall/nearcall/interop/internal/foreign"
 )
 
 func TestImportsAreRewrittenAndNothingElse(t *testing.T) {
@@ -48,14 +50,14 @@ func TestAPatchThatDoesNotFitIsAnError(t *testing.T) {
 	file := filepath.Join(dir, "a.go")
 	p := patch{file: "a.go", old: "b", new: "c", why: "a test"}
 	for text, want := range map[string]string{"a": "0 times", "abb": "2 times"} {
-		if err := write(file, text); err != nil {
+		if err := foreign.Write(file, text); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.apply(dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if err := write(file, "abd"); err != nil {
+	if err := foreign.Write(file, "abd"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.apply(dir); err != nil {
@@ -74,7 +76,7 @@ func TestWhatAPackageDoesNotDeclareItselfIsReexported(t *testing.T) {
 		filepath.Join(from, "a_test.go"): "package from\nfunc T() {}\n",
 		filepath.Join(to, "a.go"):        "package to\nfunc H() {}\n",
 	} {
-		if err := write(file, text); err != nil {
+		if err := foreign.Write(file, text); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,19 +119,22 @@ func Testing() {}
 		"b_test.go": "package p\nfunc (s) TestFive(t *testing.T) {}\n",
 		"c_test.go": "package p\nfunc (s) TestSix(t *testing.T) {}\n",
 	} {
-		if err := write(filepath.Join(dir, "x", file), text); err != nil {
+		if err := foreign.Write(filepath.Join(dir, "x", file), text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tests, err := list(dir, &pkg{name: "p", to: "x", units: []string{"c_test.go"}})
+	before := suites
+	defer func() { suites = before }()
+	suites = []pkg{{name: "p", units: []string{"c_test.go"}}}
+	tests, err := list(dir, foreign.Suite{Name: "p", Dir: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, test := range tests {
-		got = append(got, test.id()+" "+test.run)
+		got = append(got, test.Name+" "+test.Run)
 	}
-	const want = "p.One ^Test$/^One$, p.Two ^Test$/^Two$, p.Four ^TestFour$, p.Five ^Test$/^Five$"
+	const want = "TestOne ^Test$/^One$, TestTwo ^Test$/^Two$, TestFour ^TestFour$, TestFive ^Test$/^Five$"
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("tests are %s, want %s", s, want)
 	}

@@ -1,72 +1,51 @@
 package main
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
+	"github.com/nearcall/nearcall/interop/internal/foreign"
 )
 
-// A test is a test of grpc-go.
-type test struct {
-	pkg      *pkg
-	name     string // of the function or method
-	run      string // the pattern for -test.run
-	balanced bool   // it needs a target with a resolver and a balancer
-}
-
-// id returns the name of t in the table and in reports.
-func (t test) id() string { return t.pkg.name + "." + strings.TrimPrefix(t.name, "Test") }
-
-// listAll returns the tests of all suites in the copy.
-func listAll(dir string) (all []test, err error) {
-	for i := range suites {
-		tests, err := list(dir, &suites[i])
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, tests...)
-	}
-	return all, nil
-}
-
-// list returns the tests of p to run. The methods of a grpctest suite are subtests of the
+// list returns the tests of a suite to run. The methods of a grpctest suite are subtests of the
 // function that calls grpctest.RunSubTests; list returns each of them as a test.
-func list(dir string, p *pkg) ([]test, error) {
-	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(p.to), "*_test.go"))
+func list(dir string, suite foreign.Suite) (tests []foreign.Test, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(suite.Dir), "*_test.go"))
 	if err != nil {
 		return nil, err
 	}
-	suites := make(map[string]string) // from a type to the function that runs its methods
-	var tests []test
-	parsed := make(map[string]*ast.File)
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
+	p := &suites[slices.IndexFunc(suites, func(p pkg) bool { return p.name == suite.Name })]
+	runners := make(map[string]string) // from a type to the function that runs its methods
+	parsed := make([]*ast.File, len(files))
+	for i, name := range files {
+		if parsed[i], err = parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution); err != nil {
 			return nil, err
 		}
-		for _, f := range functions(file) {
+		for _, f := range functions(parsed[i]) {
 			if t := suiteOf(f); t != "" {
-				suites[t] = f.Name.Name
-			}
-		}
-		if base := filepath.Base(name); !matches(p.units, base) {
-			parsed[base] = file
-		}
-	}
-	for _, base := range slices.Sorted(maps.Keys(parsed)) {
-		for _, f := range functions(parsed[base]) {
-			if run := pattern(f, suites); run != "" {
-				tests = append(tests, test{p, f.Name.Name, run, matches(p.balanced, base)})
+				runners[t] = f.Name.Name
 			}
 		}
 	}
-	if len(tests) == 0 {
-		return nil, fmt.Errorf("package %s has no tests", p.name)
+	for i, name := range files {
+		base := filepath.Base(name)
+		if matches(p.units, base) {
+			continue
+		}
+		var kinds []string
+		if matches(p.balanced, base) {
+			kinds = names(slices.DeleteFunc(slices.Clone(near.Kinds), func(k near.Kind) bool { return !k.Balances() }))
+		}
+		for _, f := range functions(parsed[i]) {
+			if run := pattern(f, runners); run != "" {
+				tests = append(tests, foreign.Test{Suite: suite, Name: f.Name.Name, Run: run, Kinds: kinds})
+			}
+		}
 	}
 	return tests, nil
 }

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nearcall/nearcall/interop/internal/foreign"
 )
 
 // reexport completes the package in folder to. For each name that the package in folder
@@ -42,7 +44,7 @@ func reexport(from, path, to string) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(to, "reexported.go"), string(formatted))
+	return foreign.Write(filepath.Join(to, "reexported.go"), string(formatted))
 }
 
 // eachFile calls f for each file of the package in dir that is built on this system.

@@ -20,38 +20,44 @@ import (
 // EnableTracing exists in grpc-go. Here it does nothing.
 var EnableTracing bool
 
+// A conn is a client of grpc-go or of nearcall.
+type conn interface {
+	g.ClientConnInterface
+	Close() error
+	Connect()
+	ResetConnectBackoff()
+	GetState() connectivity.State
+	WaitForStateChange(context.Context, connectivity.State) bool
+}
+
 // A ClientConn is a client of grpc-go or of nearcall. A client of nearcall has one address.
 // If a test uses a resolver, resolved.go makes a new client of nearcall for each new result
 // of the resolver.
 type ClientConn struct {
-	grpc *g.ClientConn // nil if nearcall's
-
 	target  string
 	opts    []nearcall.DialOption
 	secure  bool             // the options have credentials that secure connections
-	builder resolver.Builder // nil if the target is an address
-	ready   chan struct{}    // closed when near is set or c is closed
+	builder resolver.Builder // nil if conn is the only one
+	ready   chan struct{}    // closed when conn is set or c is closed
 
 	mu        sync.Mutex
-	near      *nearcall.ClientConn
-	replaced  []*nearcall.ClientConn // clients for previous results of the resolver
+	conn      conn   // nil if there is none yet
+	replaced  []conn // for previous results of the resolver
 	resolver  resolver.Resolver
 	started   bool   // resolver was built, or is being built
 	connected bool   // Connect or a call has asked for a connection
 	closed    bool   // Close was called
-	addr      string // the address of near
-	config    string // the service config of near, as JSON
+	addr      string // the address of conn
+	config    string // the service config of conn, as JSON
 }
 
 // NewClient returns a client of the kind near.On.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := mergeClient(opts)
+	cc := &ClientConn{target: target, ready: make(chan struct{})}
 	if near.On.ClientOfGRPC() {
-		cc, err := g.NewClient(target, o.grpc...)
-		if err != nil {
-			return nil, err
-		}
-		return &ClientConn{grpc: cc}, nil
+		n, err := g.NewClient(target, o.grpc...)
+		return cc.with(n, err)
 	}
 	if o.missing != "" {
 		near.Unsupported("dial option " + o.missing)
@@ -62,29 +68,36 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	case near.Shared:
 		o.near = append(o.near, nearcall.WithImmutableMessages())
 	}
-	cc := &ClientConn{target: target, opts: o.near, ready: make(chan struct{})}
+	cc.opts = o.near
 	if n := len(o.secure); n > 0 {
 		cc.secure = o.secure[n-1]
 	}
-	if near.On.OwnTargets() {
-		n, err := nearcall.NewClient(target, o.near...)
-		if err != nil {
-			return nil, err
+	if !near.On.OwnTargets() {
+		if cc.builder = builder(target, o.resolvers); cc.builder != nil {
+			return cc, cc.check()
 		}
-		cc.near = n
-		close(cc.ready)
-		return cc, nil
+		target = translate(target, cc.secure)
 	}
-	if cc.builder = builder(target, o.resolvers); cc.builder != nil {
-		return cc, cc.check()
-	}
-	n, err := nearcall.NewClient(translate(target, cc.secure), o.near...)
+	n, err := nearcall.NewClient(target, o.near...)
+	return cc.with(n, err)
+}
+
+// with returns c with its only conn, unless making that has failed with err.
+func (c *ClientConn) with(n conn, err error) (*ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	cc.near = n
-	close(cc.ready)
-	return cc, nil
+	c.conn = n
+	close(c.ready)
+	return c, nil
+}
+
+// clientOf returns the ClientConn that an interceptor gets instead of cc.
+func clientOf(cc *g.ClientConn) *ClientConn {
+	if cc == nil {
+		return &ClientConn{}
+	}
+	return &ClientConn{conn: cc, target: cc.Target()}
 }
 
 // check returns the error that nearcall.NewClient returns for the options of c.
@@ -166,9 +179,6 @@ func NewClientStream(ctx context.Context, desc *g.StreamDesc, cc *ClientConn, me
 
 // Invoke makes a unary call.
 func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...g.CallOption) error {
-	if c.grpc != nil {
-		return c.grpc.Invoke(ctx, method, args, reply, opts...)
-	}
 	n, err := c.wait(ctx)
 	if err != nil {
 		return err
@@ -178,9 +188,6 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 
 // NewStream begins a stream.
 func (c *ClientConn) NewStream(ctx context.Context, desc *g.StreamDesc, method string, opts ...g.CallOption) (g.ClientStream, error) {
-	if c.grpc != nil {
-		return c.grpc.NewStream(ctx, desc, method, opts...)
-	}
 	n, err := c.wait(ctx)
 	if err != nil {
 		return nil, err
@@ -188,8 +195,8 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *g.StreamDesc, method s
 	return n.NewStream(ctx, desc, method, opts...)
 }
 
-// wait waits for the client of nearcall and returns it.
-func (c *ClientConn) wait(ctx context.Context) (*nearcall.ClientConn, error) {
+// wait waits for the conn and returns it.
+func (c *ClientConn) wait(ctx context.Context) (conn, error) {
 	c.resolve(true)
 	if n := c.current(); n != nil {
 		return n, nil
@@ -205,25 +212,22 @@ func (c *ClientConn) wait(ctx context.Context) (*nearcall.ClientConn, error) {
 	return nil, g.ErrClientConnClosing
 }
 
-// current returns the client of nearcall, or nil if there is none yet.
-func (c *ClientConn) current() *nearcall.ClientConn {
+// current returns the conn, or nil if there is none yet.
+func (c *ClientConn) current() conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.near
+	return c.conn
 }
 
 // Close closes the client and those that it replaced.
 func (c *ClientConn) Close() error {
-	if c.grpc != nil {
-		return c.grpc.Close()
-	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return g.ErrClientConnClosing
 	}
 	c.closed = true
-	n, replaced, r := c.near, c.replaced, c.resolver
+	n, replaced, r := c.conn, c.replaced, c.resolver
 	if n == nil {
 		close(c.ready)
 	}
@@ -242,10 +246,6 @@ func (c *ClientConn) Close() error {
 
 // Connect makes the client connect.
 func (c *ClientConn) Connect() {
-	if c.grpc != nil {
-		c.grpc.Connect()
-		return
-	}
 	c.resolve(true)
 	if n := c.current(); n != nil {
 		n.Connect()
@@ -254,23 +254,18 @@ func (c *ClientConn) Connect() {
 
 // ResetConnectBackoff resets the connection's backoff.
 func (c *ClientConn) ResetConnectBackoff() {
-	if c.grpc != nil {
-		c.grpc.ResetConnectBackoff()
-	} else if n := c.current(); n != nil {
+	if n := c.current(); n != nil {
 		n.ResetConnectBackoff()
 	}
 }
 
 // GetState returns the state of the connection.
 func (c *ClientConn) GetState() connectivity.State {
-	if c.grpc != nil {
-		return c.grpc.GetState()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.near != nil:
-		return c.near.GetState()
+	case c.conn != nil:
+		return c.conn.GetState()
 	case c.closed:
 		return connectivity.Shutdown
 	case c.started:
@@ -281,9 +276,6 @@ func (c *ClientConn) GetState() connectivity.State {
 
 // WaitForStateChange waits until the state differs from s. It polls until there is a client.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
-	if c.grpc != nil {
-		return c.grpc.WaitForStateChange(ctx, s)
-	}
 	for {
 		if n := c.current(); n != nil {
 			return n.WaitForStateChange(ctx, s)
@@ -300,12 +292,7 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 }
 
 // Target returns the target passed to NewClient.
-func (c *ClientConn) Target() string {
-	if c.grpc != nil {
-		return c.grpc.Target()
-	}
-	return c.target
-}
+func (c *ClientConn) Target() string { return c.target }
 
 // CanonicalTarget returns the canonical target of the client, or "" if there is none yet.
 func (c *ClientConn) CanonicalTarget() string {
@@ -326,10 +313,10 @@ func (c *ClientConn) GetMethodConfig(method string) g.MethodConfig {
 
 // real returns the *grpc.ClientConn of c, or nil if there is none yet.
 func (c *ClientConn) real() *g.ClientConn {
-	if c.grpc != nil {
-		return c.grpc
-	}
-	if n := c.current(); n != nil {
+	switch n := c.current().(type) {
+	case *g.ClientConn:
+		return n
+	case *nearcall.ClientConn:
 		return n.GRPC()
 	}
 	return nil

@@ -23,7 +23,7 @@ func (i UnaryClientInterceptor) grpcs() g.UnaryClientInterceptor {
 		next := func(ctx context.Context, method string, req, reply any, _ *ClientConn, opts ...g.CallOption) error {
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
-		return i(ctx, method, req, reply, &ClientConn{grpc: cc}, next, opts...)
+		return i(ctx, method, req, reply, clientOf(cc), next, opts...)
 	}
 }
 
@@ -36,6 +36,6 @@ func (i StreamClientInterceptor) grpcs() g.StreamClientInterceptor {
 		next := func(ctx context.Context, desc *g.StreamDesc, _ *ClientConn, method string, opts ...g.CallOption) (g.ClientStream, error) {
 			return streamer(ctx, desc, cc, method, opts...)
 		}
-		return i(ctx, desc, &ClientConn{grpc: cc}, method, next, opts...)
+		return i(ctx, desc, clientOf(cc), method, next, opts...)
 	}
 }

@@ -40,6 +40,10 @@ func server2[T any](grpc func(T) g.ServerOption, near func(T) nearcall.ServerOpt
 	return func(v T) ServerOption { return onServer(grpc(v), near(v)) }
 }
 
+func serverN[T any](grpc func(...T) g.ServerOption, near func(...T) nearcall.ServerOption) func(...T) ServerOption {
+	return func(vs ...T) ServerOption { return onServer(grpc(vs...), near(vs...)) }
+}
+
 // missing returns an option that nearcall has for clients of grpc-go only.
 func missing(name string, grpc g.ServerOption) ServerOption {
 	return serverOption{[]g.ServerOption{grpc}, []nearcall.ServerOption{nearcall.GRPCServerOptions(grpc)}, name}
@@ -102,6 +106,14 @@ func client1[T any](grpc func(T) g.DialOption) func(T) DialOption {
 
 func client2[T any](grpc func(T) g.DialOption, near func(T) nearcall.DialOption) func(T) DialOption {
 	return func(v T) DialOption { return onClient(grpc(v), near(v)) }
+}
+
+func client0(grpc func() g.DialOption, near func() nearcall.DialOption) func() DialOption {
+	return func() DialOption { return onClient(grpc(), near()) }
+}
+
+func clientN[T any](grpc func(...T) g.DialOption, near func(...T) nearcall.DialOption) func(...T) DialOption {
+	return func(vs ...T) DialOption { return onClient(grpc(vs...), near(vs...)) }
 }
 
 func transport1[T any](grpc func(T) g.DialOption) func(T) DialOption {

@@ -31,11 +31,12 @@ var (
 	WithMaxHeaderListSize     = client2(g.WithMaxHeaderListSize, nearcall.WithMaxHeaderListSize)
 	WithIdleTimeout           = client2(g.WithIdleTimeout, nearcall.WithIdleTimeout)
 	WithMaxCallAttempts       = client2(g.WithMaxCallAttempts, nearcall.WithMaxCallAttempts)
+	WithDefaultCallOptions    = clientN(g.WithDefaultCallOptions, nearcall.WithDefaultCallOptions)
+	WithDisableRetry          = client0(g.WithDisableRetry, nearcall.WithDisableRetry)
+	WithNoProxy               = client0(g.WithNoProxy, nearcall.WithNoProxy)
+	WithDisableServiceConfig  = client0(g.WithDisableServiceConfig, nearcall.WithDisableServiceConfig)
+	WithDisableHealthCheck    = client0(g.WithDisableHealthCheck, nearcall.WithDisableHealthCheck)
 )
-
-func WithDefaultCallOptions(opts ...g.CallOption) DialOption {
-	return onClient(g.WithDefaultCallOptions(opts...), nearcall.WithDefaultCallOptions(opts...))
-}
 
 func WithTransportCredentials(c credentials.TransportCredentials) DialOption {
 	return withCredentials(c != nil && c.Info().SecurityProtocol != "insecure",
@@ -50,10 +51,6 @@ func withCredentials(secure bool, opt DialOption) DialOption {
 	o := opt.client()
 	o.secure = []bool{secure}
 	return o
-}
-
-func WithDisableRetry() DialOption {
-	return onClient(g.WithDisableRetry(), nearcall.WithDisableRetry())
 }
 
 func WithUnaryInterceptor(i UnaryClientInterceptor) DialOption {
@@ -115,6 +112,10 @@ var (
 	FailOnNonTempDialError   = transport1(g.FailOnNonTempDialError)
 )
 
+func WithBlock() DialOption                 { return forTransport(g.WithBlock()) }
+func WithReturnConnectionError() DialOption { return forTransport(g.WithReturnConnectionError()) }
+func WithLocalDNSResolution() DialOption    { return onClient(g.WithLocalDNSResolution()) }
+
 func WithBackoffMaxDelay(d time.Duration) DialOption {
 	return WithBackoffConfig(g.BackoffConfig{MaxDelay: d})
 }
@@ -123,30 +124,6 @@ func WithBackoffConfig(b g.BackoffConfig) DialOption {
 	p := g.ConnectParams{Backoff: backoff.DefaultConfig}
 	p.Backoff.MaxDelay = b.MaxDelay
 	return onClient(g.WithBackoffConfig(b), nearcall.WithConnectParams(p))
-}
-
-func WithBlock() DialOption {
-	return forTransport(g.WithBlock())
-}
-
-func WithReturnConnectionError() DialOption {
-	return forTransport(g.WithReturnConnectionError())
-}
-
-func WithNoProxy() DialOption {
-	return onClient(g.WithNoProxy(), nearcall.WithNoProxy())
-}
-
-func WithLocalDNSResolution() DialOption {
-	return onClient(g.WithLocalDNSResolution())
-}
-
-func WithDisableServiceConfig() DialOption {
-	return onClient(g.WithDisableServiceConfig(), nearcall.WithDisableServiceConfig())
-}
-
-func WithDisableHealthCheck() DialOption {
-	return onClient(g.WithDisableHealthCheck(), nearcall.WithDisableHealthCheck())
 }
 
 // WithResolvers registers resolvers with the client: see resolved.go.

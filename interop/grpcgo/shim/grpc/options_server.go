@@ -4,8 +4,10 @@ package grpc
 
 import (
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 	g "google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/tap"
 )
 
 // Server options that both libraries have under the same name.
@@ -27,15 +29,9 @@ var (
 	ConnectionTimeout          = server2(g.ConnectionTimeout, nearcall.ConnectionTimeout)
 	MaxHeaderListSize          = server2(g.MaxHeaderListSize, nearcall.MaxHeaderListSize)
 	WaitForHandlers            = server2(g.WaitForHandlers, nearcall.WaitForHandlers)
+	ChainUnaryInterceptor      = serverN(g.ChainUnaryInterceptor, nearcall.ChainUnaryInterceptor)
+	ChainStreamInterceptor     = serverN(g.ChainStreamInterceptor, nearcall.ChainStreamInterceptor)
 )
-
-func ChainUnaryInterceptor(is ...g.UnaryServerInterceptor) ServerOption {
-	return onServer(g.ChainUnaryInterceptor(is...), nearcall.ChainUnaryInterceptor(is...))
-}
-
-func ChainStreamInterceptor(is ...g.StreamServerInterceptor) ServerOption {
-	return onServer(g.ChainStreamInterceptor(is...), nearcall.ChainStreamInterceptor(is...))
-}
 
 // Server options that nearcall has under another name.
 
@@ -67,4 +63,12 @@ func CustomCodec(c g.Codec) ServerOption {
 
 func ForceServerCodec(c encoding.Codec) ServerOption {
 	return missing("ForceServerCodec", g.ForceServerCodec(c))
+}
+
+// InTapHandle is nearcall's option for clients of nearcall.
+func InTapHandle(h tap.ServerInHandle) ServerOption {
+	if near.On == near.Ordinary {
+		return onServer(g.InTapHandle(h))
+	}
+	return onServer(g.InTapHandle(h), nearcall.InTapHandle(h))
 }

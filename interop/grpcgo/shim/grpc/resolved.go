@@ -63,7 +63,7 @@ func (r resolverConn) UpdateState(s resolver.State) error {
 func (c *ClientConn) use(addr, config string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.near != nil && c.addr == addr && c.config == config {
+	if c.closed || c.conn != nil && c.addr == addr && c.config == config {
 		return nil
 	}
 	opts := c.opts
@@ -77,12 +77,12 @@ func (c *ClientConn) use(addr, config string) error {
 	if c.connected {
 		n.Connect()
 	}
-	if c.near != nil {
-		c.replaced = append(c.replaced, c.near)
+	if c.conn != nil {
+		c.replaced = append(c.replaced, c.conn)
 	} else {
 		close(c.ready)
 	}
-	c.near, c.addr, c.config = n, addr, config
+	c.conn, c.addr, c.config = n, addr, config
 	return nil
 }
 

@@ -13,11 +13,19 @@ import (
 	g "google.golang.org/grpc"
 )
 
-// A Server is a server of grpc-go or of nearcall: one of grpc and near is nil.
+// A Server is a server of grpc-go or of nearcall.
 type Server struct {
-	grpc *g.Server
-	near *nearcall.Server
-	loop *loop.Loop // handlers run on it if it is not nil
+	served
+	services g.ServiceRegistrar // the server, or its services on loop
+	loop     *loop.Loop         // handlers run on it if it is not nil
+}
+
+type served interface {
+	g.ServiceRegistrar
+	GetServiceInfo() map[string]g.ServiceInfo
+	Serve(net.Listener) error
+	Stop()
+	GracefulStop()
 }
 
 // labelsMethods reports whether a test has configured grpc-go to label server goroutines
@@ -29,7 +37,8 @@ var labelsMethods func() bool
 func NewServer(opts ...ServerOption) *Server {
 	o := mergeServer(opts)
 	if near.On.ServerOfGRPC() {
-		return &Server{grpc: g.NewServer(o.grpc...)}
+		s := g.NewServer(o.grpc...)
+		return &Server{served: s, services: s}
 	}
 	if o.missing != "" && near.On != near.Ordinary {
 		near.Unsupported("server option " + o.missing)
@@ -37,7 +46,7 @@ func NewServer(opts ...ServerOption) *Server {
 	if labelsMethods != nil && labelsMethods() {
 		os.Setenv("GRPC_GO_SERVER_GOROUTINE_LABELS", "grpc.method=true")
 	}
-	s := &Server{}
+	var handlers *loop.Loop
 	switch near.On {
 	case near.Unix:
 		o.near = append(o.near, nearcall.DisableSharedMemory())
@@ -46,47 +55,26 @@ func NewServer(opts ...ServerOption) *Server {
 	case near.Shared:
 		o.near = append(o.near, nearcall.ImmutableMessages())
 	case near.Loop:
-		s.loop = loop.New()
+		handlers = loop.New()
 	}
-	s.near = nearcall.NewServer(o.near...)
-	return s
+	s := nearcall.NewServer(o.near...)
+	if handlers != nil {
+		return &Server{s, s.OnLoop(handlers), handlers}
+	}
+	return &Server{served: s, services: s}
 }
 
 // RegisterService registers impl, on the loop if there is one.
 func (s *Server) RegisterService(desc *g.ServiceDesc, impl any) {
-	switch {
-	case s.grpc != nil:
-		s.grpc.RegisterService(desc, impl)
-	case s.loop != nil:
-		s.near.OnLoop(s.loop).RegisterService(desc, impl)
-	default:
-		s.near.RegisterService(desc, impl)
-	}
-}
-
-// GetServiceInfo returns the registered services.
-func (s *Server) GetServiceInfo() map[string]g.ServiceInfo {
-	if s.grpc != nil {
-		return s.grpc.GetServiceInfo()
-	}
-	return s.near.GetServiceInfo()
+	s.services.RegisterService(desc, impl)
 }
 
 // Serve serves lis, or the listener that package near listens on instead.
-func (s *Server) Serve(lis net.Listener) error {
-	if s.grpc != nil {
-		return s.grpc.Serve(lis)
-	}
-	return s.near.Serve(near.Unwrap(lis))
-}
+func (s *Server) Serve(lis net.Listener) error { return s.served.Serve(near.Unwrap(lis)) }
 
 // Stop stops the server, and closes its loop if there is one.
 func (s *Server) Stop() {
-	if s.grpc != nil {
-		s.grpc.Stop()
-		return
-	}
-	s.near.Stop()
+	s.served.Stop()
 	if s.loop != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -94,19 +82,11 @@ func (s *Server) Stop() {
 	}
 }
 
-// GracefulStop stops the server gracefully.
-func (s *Server) GracefulStop() {
-	if s.grpc != nil {
-		s.grpc.GracefulStop()
-		return
-	}
-	s.near.GracefulStop()
-}
-
 // ServeHTTP is supported only by grpc-go.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.grpc == nil {
+	server, ok := s.served.(*g.Server)
+	if !ok {
 		near.Unsupported("Server.ServeHTTP")
 	}
-	s.grpc.ServeHTTP(w, r)
+	server.ServeHTTP(w, r)
 }

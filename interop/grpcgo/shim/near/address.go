@@ -121,7 +121,7 @@ func target(port int) string {
 func path(port int) string { return filepath.Join(directory(), strconv.Itoa(port)) }
 
 var directory = sync.OnceValue(func() string {
-	dir, err := os.MkdirTemp(os.Getenv(DirectoryVariable), "n")
+	dir, err := os.MkdirTemp("", "n") // which is removed with the test
 	if err != nil {
 		panic(err)
 	}

@@ -10,11 +10,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Environment variables that configure a test process.
-const (
-	KindVariable      = "NEARCALL_TESTS_ON"  // a Kind, grpc if empty
-	DirectoryVariable = "NEARCALL_TESTS_DIR" // for sockets
-)
+// KindVariable is the environment variable that tells a test process its Kind: that of package foreign.
+const KindVariable = "NEARCALL_TESTS_ON"
 
 // A Kind is an implementation of the servers and clients in a test.
 type Kind string
@@ -81,17 +78,11 @@ func (k Kind) Balances() bool { return k == GRPC || k.OwnTargets() }
 // the kind.
 func (k Kind) Mapped() bool { return k.OnePath() && k != TCP && k != WebSocket }
 
-// ExitUnsupported is the exit status of a test process that needs a feature which nearcall
-// does not have.
-const ExitUnsupported = 77
-
-// UnsupportedPrefix begins the line that names the feature.
-const UnsupportedPrefix = "nearcall does not have: "
-
-// Unsupported exits the process because its test needs a feature that nearcall does not have.
+// Unsupported exits the process because its test needs a feature that nearcall does not have. Package
+// foreign knows what it prints.
 func Unsupported(what string) {
-	fmt.Fprintln(os.Stderr, UnsupportedPrefix+what)
-	os.Exit(ExitUnsupported)
+	fmt.Fprintln(os.Stderr, "nearcall does not have: "+what)
+	os.Exit(1)
 }
 
 // UserAgent returns the beginning of a client's user agent.

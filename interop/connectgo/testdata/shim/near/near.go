@@ -31,7 +31,7 @@ var Say = sync.OnceFunc(func() { fmt.Println("NEARCALL") })
 // Serve serves server until the test ends, and returns a connection to it.
 func Serve(t TB, server *connect.Server, opts ...nearcall.ServerOption) *nearcall.ClientConn {
 	t.Helper()
-	kind := os.Getenv("NEARCALL_KIND")
+	kind := os.Getenv("NEARCALL_TESTS_ON")
 	var dial []nearcall.DialOption
 	switch kind {
 	case "unix":

@@ -1,4 +1,4 @@
-package main
+package foreign
 
 import (
 	"bytes"
@@ -11,14 +11,12 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
 // A job is a test on a kind.
 type job struct {
-	test
-	kind near.Kind
+	Test
+	kind string
 	line *line // the line of the table that lists it, or nil
 }
 
@@ -29,7 +27,6 @@ const (
 	pass        state = "pass"
 	skip        state = "skip"
 	fail        state = "fail"
-	leak        state = "leak"
 	race        state = "race"
 	panicked    state = "panic"
 	hang        state = "hang"
@@ -38,10 +35,6 @@ const (
 
 // good reports whether the test passed or was skipped.
 func (s state) good() bool { return s == pass || s == skip }
-
-// mayPass reports whether a test with this outcome is retried. Data races, panics and hangs
-// are not, because a second run may miss them by luck.
-func (s state) mayPass() bool { return s == fail || s == leak }
 
 // A result is the outcome of a job.
 type result struct {
@@ -55,39 +48,37 @@ type result struct {
 
 // A runner runs jobs, each in its own process.
 type runner struct {
-	dir      string // the copy of grpc-go
-	binaries map[string]string
-	logs     string
-	limit    time.Duration // for one test
-	tries    int
+	dir    string // the copy of the project
+	bin    string // the test binaries
+	logs   string
+	marker string
+	limit  time.Duration // for one test
 }
 
-// run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time.
-// It calls done with the result of each first try.
+// mostTries is how often a test may fail before it counts.
+const mostTries = 3
+
+// run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time, but not
+// data races, panics and hangs, because a second run may miss them by luck. It calls done with the
+// result of each first try.
 func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(result)) (results []result) {
+	results = make([]result, len(jobs))
 	var mu sync.Mutex
-	var wait sync.WaitGroup
-	work := make(chan job)
-	for range procs {
-		wait.Go(func() {
-			for j := range work {
-				res := r.once(ctx, j, 1)
-				mu.Lock()
-				results = append(results, res)
-				done(res)
-				mu.Unlock()
-			}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, procs)
+	for i, j := range jobs {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			results[i] = r.once(ctx, j, 1)
+			mu.Lock()
+			defer mu.Unlock()
+			done(results[i])
 		})
 	}
-	for _, j := range jobs {
-		if ctx.Err() == nil {
-			work <- j
-		}
-	}
-	close(work)
-	wait.Wait()
+	all.Wait()
 	for i := range results {
-		for res := &results[i]; res.line == nil && res.state.mayPass() && res.tries < r.tries && ctx.Err() == nil; {
+		for res := &results[i]; res.line == nil && res.state == fail && res.tries < mostTries && ctx.Err() == nil; {
 			*res = r.once(ctx, res.job, res.tries+1)
 		}
 	}
@@ -100,7 +91,9 @@ func (r *runner) once(ctx context.Context, j job, try int) result {
 	res := result{job: j, tries: try, log: filepath.Join(r.logs, fmt.Sprintf("%s.%s.%d.log", j.kind, j.id(), try))}
 	out, err := r.start(ctx, j)
 	res.took = time.Since(began)
-	res.state, res.note = judge(out, err)
+	if res.state, res.note = judge(out, err); r.marker != "" && !bytes.Contains(out, []byte(r.marker)) {
+		res.state = skip
+	}
 	if err := os.WriteFile(res.log, out, 0o666); err != nil {
 		res.note += " (" + err.Error() + ")"
 	}
@@ -116,20 +109,22 @@ func (r *runner) start(ctx context.Context, j job) ([]byte, error) {
 	defer os.RemoveAll(tmp)
 	ctx, cancel := context.WithTimeout(ctx, r.limit+20*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.binaries[j.pkg.name], "-test.v", "-test.run="+j.run, "-test.timeout="+r.limit.String())
-	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(j.pkg.to))
-	cmd.Env = append(os.Environ(), near.KindVariable+"="+string(j.kind), near.DirectoryVariable+"="+tmp,
-		"TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info",
+	cmd := exec.CommandContext(ctx, r.binary(j.Suite), "-test.v", "-test.run="+j.Run, "-test.timeout="+r.limit.String())
+	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(j.Suite.Dir))
+	cmd.Env = append(os.Environ(), KindVariable+"="+j.kind, "TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info",
 		"GORACE=atexit_sleep_ms=10") // the default is a second
-	inGroup(cmd)
+	cmd.WaitDelay = time.Second // for a child that outlives the test
 	return cmd.CombinedOutput()
 }
 
+// Unsupported begins the line that a test prints before it ends because it needs a feature that
+// nearcall does not have.
+const Unsupported = "nearcall does not have: "
+
 var (
-	lacking = regexp.MustCompile(regexp.QuoteMeta(near.UnsupportedPrefix) + `.*`)
+	lacking = regexp.MustCompile(`(?m)^` + Unsupported + `.*`)
 	crash   = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
-	said    = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: .*`)
-	saidIn  = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
+	said    = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
 )
 
 // judge returns the state of a test from its output and the error of its process, and a
@@ -144,7 +139,7 @@ func judge(out []byte, err error) (state, string) {
 		return skip, ""
 	case err == nil:
 		return pass, ""
-	case exit != nil && exit.ExitCode() == near.ExitUnsupported:
+	case lacking.Match(out):
 		return unsupported, string(lacking.Find(out))
 	case has("WARNING: DATA RACE"):
 		return race, ""
@@ -152,19 +147,10 @@ func judge(out []byte, err error) (state, string) {
 		return hang, ""
 	case crash.Match(out):
 		return panicked, string(crash.Find(out))
-	case has("Leaked goroutine"):
-		return leak, remark(out)
 	}
-	return fail, remark(out)
-}
-
-// remark returns the last line that a test file printed, or the last line of the output if
-// there is none.
-func remark(out []byte) string {
-	for _, re := range []*regexp.Regexp{saidIn, said} {
-		if all := re.FindAll(out, -1); len(all) > 0 {
-			return strings.TrimSpace(string(all[len(all)-1]))
-		}
+	all := said.FindAll(out, -1)
+	if len(all) == 0 {
+		return fail, ""
 	}
-	return ""
+	return fail, strings.TrimSpace(string(all[len(all)-1]))
 }

@@ -1,12 +1,10 @@
-package main
+package foreign
 
 import (
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
 // A class is the kind of reason why a test fails.
@@ -14,54 +12,48 @@ type class string
 
 const (
 	absent     class = "absent"     // about a feature that nearcall does not have at all; not run
-	documented class = "documented" // docs/semantics.md, docs/migrate.md, docs/targets.md or docs/loop.md names the difference
+	documented class = "documented" // the documentation names the difference
 	wording    class = "wording"    // the text of an error of the connection itself, or of a log line
-	harness    class = "harness"    // caused by made-up addresses or another part of this program
+	harness    class = "harness"    // caused by the program that runs the tests
 	open       class = "open"       // a difference that nearcall will fix
 )
 
 var classes = []class{absent, documented, wording, harness, open}
 
+// A table says which tests fail, and why.
+type table []line
+
 // A line of the table says that some tests fail on some kinds, and why.
 type line struct {
 	number  int
 	tests   *regexp.Regexp // of whole ids
-	kinds   []near.Kind
+	kinds   []string
 	class   class
 	reason  string
 	atTimes bool // the tests sometimes pass
 }
 
-// kindGroups maps the words of the table to several kinds.
-var kindGroups = map[string][]near.Kind{
-	"all":     near.Kinds[2:], // those with clients of nearcall
-	"paths":   near.Kinds[4:], // of these, those with one server
-	"sockets": {near.TCP, near.WebSocket, near.Unix, near.SharedMem},
-	"process": {near.InProcess, near.Inline, near.Shared, near.Loop},
-	"mapped":  near.Kinds[6:],
-}
-
 // parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason.
 // It skips empty lines and lines that begin with #.
-func parseTable(text string) (table []line, err error) {
+func (p *Project) parseTable() (t table, err error) {
 	number := 0
-	for row := range strings.Lines(text) {
+	for row := range strings.Lines(p.Table) {
 		number++
 		row = strings.TrimRight(row, "\n")
 		if row == "" || strings.HasPrefix(row, "#") {
 			continue
 		}
-		l, err := parseLine(row)
+		l, err := p.parseLine(row)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		l.number = number
-		table = append(table, l)
+		t = append(t, l)
 	}
-	return table, nil
+	return t, nil
 }
 
-func parseLine(row string) (l line, err error) {
+func (p *Project) parseLine(row string) (l line, err error) {
 	columns := strings.Split(row, "\t")
 	if len(columns) != 4 || slices.Contains(columns, "") {
 		return l, fmt.Errorf("want tests, kinds, class and reason, separated by tabs: %q", row)
@@ -70,9 +62,9 @@ func parseLine(row string) (l line, err error) {
 		return l, err
 	}
 	for _, word := range strings.Fields(columns[1]) {
-		group, ok := kindGroups[word]
-		if k := near.Kind(word); !ok && slices.Contains(near.Kinds, k) {
-			group, ok = []near.Kind{k}, true
+		group, ok := p.Groups[word]
+		if !ok && slices.Contains(p.Kinds, word) {
+			group, ok = []string{word}, true
 		}
 		if !ok {
 			return l, fmt.Errorf("there is no kind %q", word)
@@ -88,9 +80,9 @@ func parseLine(row string) (l line, err error) {
 }
 
 // find returns the first line that matches a test on a kind, or nil.
-func find(table []line, id string, on near.Kind) *line {
-	for i := range table {
-		if l := &table[i]; slices.Contains(l.kinds, on) && l.tests.MatchString(id) {
+func (t table) find(id, kind string) *line {
+	for i := range t {
+		if l := &t[i]; slices.Contains(l.kinds, kind) && l.tests.MatchString(id) {
 			return l
 		}
 	}
@@ -98,19 +90,26 @@ func find(table []line, id string, on near.Kind) *line {
 }
 
 // unused returns the lines that are not the first match of any of tests on any kind.
-func unused(table []line, tests []test) (lines []line) {
+func (t table) unused(tests []Test, kinds []string) (lines table) {
 	used := make(map[int]bool)
-	for _, t := range tests {
-		for _, k := range near.Kinds {
-			if l := find(table, t.id(), k); l != nil && !(t.balanced && !k.Balances()) {
+	for _, test := range tests {
+		for _, k := range kinds {
+			if l := t.find(test.id(), k); l != nil && (test.Kinds == nil || slices.Contains(test.Kinds, k)) {
 				used[l.number] = true
 			}
 		}
 	}
-	for _, l := range table {
-		if !used[l.number] {
-			lines = append(lines, l)
-		}
+	return slices.DeleteFunc(slices.Clone(t), func(l line) bool { return used[l.number] })
+}
+
+// Check returns an error if the table cannot be read, or has lines for none of tests.
+func (p *Project) Check(tests []Test) error {
+	t, err := p.parseTable()
+	if err != nil {
+		return err
 	}
-	return lines
+	for _, l := range t.unused(tests, p.Kinds) {
+		return fmt.Errorf("line %d names no test, or is behind lines that name all of its own: %s", l.number, l.reason)
+	}
+	return nil
 }
