@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
-	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -110,35 +109,22 @@ type conn2 struct {
 	extra []byte      // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
-	timer   *time.Timer // calls aged, and then ends the grace; nil if the connection may have any age
-	leaving *time.Timer // calls shutdown; nil until the client was told to leave
-	opened  bool        // the first request has come
-	writing bool        // package http writes, and the write has a deadline
-	telling bool        // tell writes likewise
-	closing bool        // a session has ended, and its client has closeTimeout for each write
-	over    bool        // the connection was closed
+	timers  []*time.Timer // of the age
+	leaving *time.Timer   // calls shutdown; nil until the client was told to leave
+	opened  bool          // the first request has come
+	writing bool          // package http writes, and the write has a deadline
+	telling bool          // tell writes likewise
+	closing bool          // a session has ended, and its client has closeTimeout for each write
+	over    bool          // the connection was closed
 	pings   mux.PingLimit
 }
 
-// startAge starts the timer for the age of the connection.
+// startAge starts the timers for the age of the connection. At its largest age the client is told to
+// leave, and has the grace for that.
 func (c *conn2) startAge() {
-	age := c.server.opts.Keepalive.MaxConnectionAge
-	if age <= 0 {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timer = time.AfterFunc(durations.Age(age), c.aged)
-}
-
-// aged is called at the connection's largest age. The client leaves, and has the grace for that.
-func (c *conn2) aged() {
-	c.mu.Lock()
-	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace != 0 && !c.over {
-		c.timer = time.AfterFunc(grace, func() { _ = c.Conn.Close() })
-	}
-	c.mu.Unlock()
-	c.leave("max_age")
+	c.timers = ageTimers(&c.server.opts.Keepalive, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
 }
 
 // leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
@@ -397,10 +383,11 @@ func (c *conn2) Close() error {
 	c.mu.Lock()
 	over := c.over
 	c.over = true
-	for _, t := range []*time.Timer{c.timer, c.leaving} {
-		if t != nil {
-			t.Stop()
-		}
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	if c.leaving != nil {
+		c.leaving.Stop()
 	}
 	c.mu.Unlock()
 	if over {

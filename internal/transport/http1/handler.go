@@ -19,37 +19,36 @@ import (
 // serve answers a request of HTTP/1.1. It is the http.Handler of the connections that Take gets.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(*conn)
-	c := conn.session
-	if !c.begin() {
+	if !conn.begin() {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
 	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
-		c.leaveBodyUnread()
+		conn.session.leaveBodyUnread()
 	}
-	s.answer(w, r, c, c.handover)
+	s.answer(w, r, conn.session, conn.handover)
 }
 
 // answer answers a request, whatever carries it. h describes the connection.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h sock.Handover) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h sock.Handover) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {
 		refuse(c, w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
 		return
 	}
-	if why := s.origins.check(c.localAddr(), r); why != "" {
+	if why := s.origins.check(c.peer.LocalAddr, r); why != "" {
 		body := encodeError(status.New(codes.PermissionDenied, why))
 		w.Header().Set("Content-Type", "application/json")
 		refuse(c, w, r, http.StatusForbidden, string(body))
 		return
 	}
 	s.origins.allow(w.Header(), r)
-	e, ok := c.(*exchange)
-	switch socket := ok && e.socket; {
+	e := c.exchange
+	switch socket := e != nil && e.socket; {
 	case isPreflight(r):
 		s.origins.preflight(w.Header(), r)
 		refuse(c, w, r, http.StatusNoContent, "")
 		return
-	case ok && !socket && asksFor(r, "websocket"):
+	case e != nil && !socket && asksFor(r, "websocket"):
 		refuse(c, w, r, http.StatusNotFound, `this server takes WebSockets where its program says so: mux.Handle("/calls", server.WebSockets())`)
 		return
 	case socket, asksFor(r, "websocket"):
@@ -63,7 +62,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h
 	case h.Refused:
 		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients here (option OtherClients)")
 		return
-	case s.opts.OnlyWebSockets && ok:
+	case s.opts.OnlyWebSockets && e != nil:
 		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, over HTTP/2 and with the content type application/grpc")
 		return
 	case s.opts.OnlyWebSockets:
@@ -91,7 +90,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h
 		resp.end(&link.End{Status: st})
 		return
 	}
-	resp.call(r)
+	resp.call(r, h.Accept)
 }
 
 // isGRPC reports whether r is a request of gRPC, by its content type, as grpc-go does.
@@ -114,7 +113,7 @@ func asksFor(r *http.Request, protocol string) bool {
 
 // leave prepares an answer to a request whose body is not read: package http reads what
 // is left of it, for a short time, and closes the connection.
-func leave(c callSession, w http.ResponseWriter, r *http.Request) {
+func leave(c *session, w http.ResponseWriter, r *http.Request) {
 	if r.Body != http.NoBody {
 		c.leaveBodyUnread()
 		if c.leaves() {
@@ -126,7 +125,7 @@ func leave(c callSession, w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers a request that is no call.
-func refuse(c callSession, w http.ResponseWriter, r *http.Request, code int, text string) {
+func refuse(c *session, w http.ResponseWriter, r *http.Request, code int, text string) {
 	leave(c, w, r)
 	if code != http.StatusNoContent {
 		if w.Header().Get("Content-Type") == "" {
@@ -140,10 +139,13 @@ func refuse(c callSession, w http.ResponseWriter, r *http.Request, code int, tex
 }
 
 // call makes the call of the request and writes its answer.
-func (r *response) call(req *http.Request) {
+func (r *response) call(req *http.Request, accept func(link.Session) link.Acceptor) {
 	c, q := r.session, r.request
 	_ = r.flusher.EnableFullDuplex() // the reader may read while the writer writes
-	acceptor := c.accepted()
+	acceptor := c.acceptor
+	if c.exchange != nil {
+		acceptor = c.open(accept)
+	}
 	if acceptor == nil {
 		leave(c, r.w, req)
 		r.end(&link.End{Status: status.New(codes.Unavailable, stopping)})

@@ -26,7 +26,7 @@ import (
 //     aborts. After that no step is added, and the reader drops what it reads.
 //   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
-	session  callSession
+	session  *session
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
@@ -61,8 +61,8 @@ const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }
 
-func newStream(c callSession, q *request) *stream {
-	return &stream{session: c, request: q, window: c.window(), encoding: q.replyEncoding}
+func newStream(c *session, q *request) *stream {
+	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
 }
 
 func (s *stream) Send(f *link.Frame) error {

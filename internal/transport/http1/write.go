@@ -24,7 +24,7 @@ type response struct {
 	w       http.ResponseWriter
 	flusher *http.ResponseController
 	server  *Server
-	session callSession
+	session *session
 	stream  *stream // nil if there is no call
 	request *request
 	begun   bool // the header of the answer was written
