@@ -26,9 +26,8 @@ type conn struct {
 	writes   atomic.Int64 // how many writes have ended
 
 	// Used by the goroutine that reads.
-	first   []byte // bytes read before package http took over
-	header  headerCount
-	lengths lengths
+	first  []byte // bytes read before package http took over
+	header headerWatch
 
 	// Guarded by session.mu.
 	opened    bool          // the first request has come
@@ -52,7 +51,7 @@ type progress struct {
 const unknown = -1
 
 func newConn(s *Server, h sock.Handover) *conn {
-	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerCount{reading: true}}
+	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
 	c.session = &session{
 		server: s, conn: c, reads: h.Conn, done: make(chan struct{}), ended: make(chan struct{}),
 		peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
@@ -134,7 +133,6 @@ func (c *conn) begin() bool {
 // called when an answer was written, before the next request is read.
 func (c *conn) changed(state http.ConnState) {
 	c.header.next(state)
-	c.lengths.next(state)
 	switch state {
 	case http.StateIdle:
 		s := c.session
@@ -220,7 +218,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	if c.header.exceeds(c.session.server.maxFields) {
 		return 0, c.refuseFields()
 	}
-	c.lengths.ask(len(b))
+	c.header.ask(len(b))
 	if len(c.first) > 0 {
 		n = copy(b, c.first)
 		if c.first = c.first[n:]; len(c.first) == 0 {
@@ -230,7 +228,6 @@ func (c *conn) Read(b []byte) (n int, err error) {
 		n, err = c.Conn.Read(b)
 	}
 	c.header.add(b[:n])
-	c.lengths.add(b[:n])
 	return n, err
 }
 

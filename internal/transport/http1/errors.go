@@ -81,19 +81,11 @@ type connectDetail struct {
 func connectErrorOf(st *status.Status) *connectError {
 	e := &connectError{Code: codeOf(st.Code()).name, Message: st.Message()}
 	for _, d := range st.Proto().GetDetails() {
-		_, name, _ := cutLast(d.GetTypeUrl(), "/")
+		name := d.GetTypeUrl()
+		name = name[strings.LastIndexByte(name, '/')+1:]
 		e.Details = append(e.Details, connectDetail{name, base64.RawStdEncoding.EncodeToString(d.GetValue())})
 	}
 	return e
-}
-
-// cutLast is like strings.Cut, but cuts around the last sep. If s has no sep, cutLast returns "",
-// s, false.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return "", s, false
 }
 
 // encodeError returns a status as Connect's unary calls send it.

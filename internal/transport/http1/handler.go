@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
 // serve answers a request of HTTP/1.1. It is the http.Handler of the connections that Take gets.
@@ -22,7 +23,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if !conn.begin() {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
-	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
+	if len(r.TransferEncoding) > 0 && conn.header.hasLength {
 		conn.session.leaveBodyUnread()
 	}
 	s.answer(w, r, conn.session, conn.handover)
@@ -42,16 +43,16 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h so
 		return
 	}
 	s.origins.allow(w.Header(), r)
-	e := c.exchange
+	e, upgrades := c.exchange, websocket.HasToken(r.Header, "Upgrade", "websocket")
 	switch socket := e != nil && e.socket; {
 	case isPreflight(r):
 		s.origins.preflight(w.Header(), r)
 		refuse(c, w, r, http.StatusNoContent, "")
 		return
-	case e != nil && !socket && asksFor(r, "websocket"):
+	case e != nil && !socket && upgrades:
 		refuse(c, w, r, http.StatusNotFound, `this server takes WebSockets where its program says so: mux.Handle("/calls", server.WebSockets())`)
 		return
-	case socket, asksFor(r, "websocket"):
+	case socket, upgrades:
 		if code, why := s.openWebSocket(w, r, h); code != 0 {
 			refuse(c, w, r, code, why)
 		}
@@ -97,18 +98,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h so
 func isGRPC(r *http.Request) bool {
 	rest, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
-}
-
-// asksFor reports whether r asks to upgrade the connection to protocol.
-func asksFor(r *http.Request, protocol string) bool {
-	for _, v := range r.Header.Values("Upgrade") {
-		for name := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(name), protocol) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // leave prepares an answer to a request whose body is not read: package http reads what

@@ -20,8 +20,8 @@ func acceptKey(key string) string {
 	return base64.StdEncoding.EncodeToString(h[:])
 }
 
-// hasToken reports whether a header field, a list, contains token.
-func hasToken(h http.Header, field, token string) bool {
+// HasToken reports whether a header field, a list, contains token.
+func HasToken(h http.Header, field, token string) bool {
 	for _, list := range h.Values(field) {
 		for name := range strings.SplitSeq(list, ",") {
 			if strings.EqualFold(strings.TrimSpace(name), token) {
@@ -59,7 +59,7 @@ func check(r *http.Request) (code int, why string) {
 	switch {
 	case r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor == 0:
 		return http.StatusBadRequest, fmt.Sprintf("a request for WebSocket is a GET of HTTP/1.1, and this is a %.20s of %s", r.Method, r.Proto)
-	case !hasToken(r.Header, "Upgrade", "websocket") || !hasToken(r.Header, "Connection", "Upgrade"):
+	case !HasToken(r.Header, "Upgrade", "websocket") || !HasToken(r.Header, "Connection", "Upgrade"):
 		return http.StatusUpgradeRequired, "only WebSockets are opened here; a proxy must pass on the headers Upgrade and Connection"
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
 		return http.StatusUpgradeRequired, "this server speaks version 13 of WebSocket"

@@ -81,7 +81,7 @@ func checkAnswer(resp *http.Response, key string) error {
 			return fmt.Errorf("the server refuses WebSocket: %s: %.300q", resp.Status, t)
 		}
 		return fmt.Errorf("the server refuses WebSocket: %s", resp.Status)
-	case !hasToken(h, "Upgrade", "websocket"), !hasToken(h, "Connection", "Upgrade"), h.Get("Sec-WebSocket-Accept") != acceptKey(key):
+	case !HasToken(h, "Upgrade", "websocket"), !HasToken(h, "Connection", "Upgrade"), h.Get("Sec-WebSocket-Accept") != acceptKey(key):
 		return errors.New("the server does not answer as a WebSocket server")
 	case len(protocols) != 1 || protocols[0] != Subprotocol:
 		return fmt.Errorf("the WebSocket server does not speak nearcall: it chose the subprotocol %.100q, not %s", h.Get("Sec-WebSocket-Protocol"), Subprotocol)
