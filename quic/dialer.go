@@ -29,9 +29,6 @@ type dialer struct {
 }
 
 func newDialer(target, rest string, s *registry.Settings) (link.Dialer, error) {
-	if host, _, err := net.SplitHostPort(rest); err != nil || host == "" {
-		return nil, errNoHost
-	}
 	d := &dialer{target: target, address: rest, tls: secured(s.TLS), config: clientConfig(s), settings: s, listen: listenAny}
 	if d.tls.ServerName == "" {
 		d.tls.ServerName = hostOf(s.Authority)

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -70,25 +68,12 @@ func (c *conn) start() bool {
 	}
 	c.idleSince = time.Now()
 	c.idle = time.AfterFunc(s.server.idle, c.onIdle)
-	c.timers = append(ageTimers(&s.server.opts.Keepalive, func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
+	k := &s.server.opts.Keepalive
+	c.timers = append(durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
 	return true
 }
 
 var errOld = errors.New("the connection reached MaxConnectionAge")
-
-// ageTimers returns the timers that call drain at a connection's largest age, and end after the
-// grace period, if there is one.
-func ageTimers(k *keepalive.ServerParameters, drain, end func()) (all []*time.Timer) {
-	if k.MaxConnectionAge <= 0 {
-		return nil
-	}
-	age := durations.Age(k.MaxConnectionAge)
-	all = append(all, time.AfterFunc(age, drain))
-	if grace := k.MaxConnectionAgeGrace; grace != 0 {
-		all = append(all, time.AfterFunc(durations.Sum(age, max(grace, 0)), end))
-	}
-	return all
-}
 
 // onIdle closes a connection that has been without requests for too long.
 func (c *conn) onIdle() {

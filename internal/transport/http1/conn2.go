@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -124,7 +125,8 @@ type conn2 struct {
 func (c *conn2) startAge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timers = ageTimers(&c.server.opts.Keepalive, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
+	k := &c.server.opts.Keepalive
+	c.timers = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
 }
 
 // leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
