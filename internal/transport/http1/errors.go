@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -100,19 +99,12 @@ func encodeEndStream(end *link.End) []byte {
 		Error    *connectError       `json:"error,omitempty"`
 		Metadata map[string][]string `json:"metadata,omitempty"`
 	}
+	last.Metadata = make(map[string][]string)
 	if end.Status != nil {
 		last.Error = connectErrorOf(end.Status)
 	}
-	for key, values := range end.Trailer {
-		if reserved(key) || !link.ValidKey(key) || len(values) == 0 {
-			continue
-		}
-		if last.Metadata == nil {
-			last.Metadata = make(metadata.MD, len(end.Trailer))
-		}
-		for _, v := range values {
-			last.Metadata[key] = append(last.Metadata[key], encodeValue(key, v))
-		}
+	for key, v := range encodedMetadata(end.Trailer) {
+		last.Metadata[key] = append(last.Metadata[key], v)
 	}
 	b, _ := json.Marshal(&last) // strings only
 	return b

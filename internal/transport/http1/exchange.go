@@ -108,3 +108,9 @@ func (e *exchange) Write(b []byte) (int, error) {
 
 // Unwrap lets package http find the methods of the ResponseWriter.
 func (e *exchange) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+// Flush implements [http.Flusher], which grpc-go needs. It flushes what middleware has wrapped.
+func (e *exchange) Flush() { _ = e.control.Flush() }
+
+// FlushError lets [http.ResponseController] see the error.
+func (e *exchange) FlushError() error { return e.control.Flush() }

@@ -135,7 +135,7 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c *session) 
 		why = refused{codes.Unimplemented, "this server's GRPCServerOptions apply to connections of gRPC: make the call over a connection whose first request is of gRPC"}
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}
-	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, undecoded(r), &c.peer):
+	case s.opts.GRPC(e, undecoded(r), &c.peer):
 		return
 	default:
 		why = refused{codes.Unavailable, stopping}
@@ -182,21 +182,6 @@ func undecoded(r *http.Request) *http.Request {
 	r = r.WithContext(r.Context())
 	r.URL = &raw
 	return r
-}
-
-// A grpcAnswer is the ResponseWriter that grpc-go writes a call's answer to. It lets grpc-go flush
-// what middleware has wrapped.
-type grpcAnswer struct {
-	http.ResponseWriter
-	exchange *exchange
-}
-
-// Flush implements [http.Flusher].
-func (a *grpcAnswer) Flush() { _ = a.exchange.control.Flush() }
-
-// SetWriteDeadline lets [http.ResponseController] set it.
-func (a *grpcAnswer) SetWriteDeadline(t time.Time) error {
-	return a.exchange.control.SetWriteDeadline(t)
 }
 
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has
