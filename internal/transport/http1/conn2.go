@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -23,9 +24,8 @@ import (
 func (s *Server) TakeHTTP2(h sock.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, left: len(wire.Preface), handover: h, http: s.newHTTP2(), server: s, closed: make(chan struct{})}
+	c := &conn2{Conn: h.Conn, in: in, left: len(wire.Preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
-	c.drain.over = make(chan struct{})
 	if !s.add(c) {
 		sock.RefuseRequests(c, stopping)
 		return
@@ -83,6 +83,48 @@ func (s *Server) Close(gracefully bool) {
 	}
 }
 
+// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those
+// that arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls
+// earlier would lose some. A connection has drained when GOAWAY was written and no request is being
+// answered: each request that package http will ever answer has become a call then.
+
+// drainTimeout is how long Drain waits for a connection. One on which a call runs for longer has
+// drained as well, unless the processor was busy for all that time.
+const drainTimeout = time.Second
+
+// Drain tells the clients of HTTP/2 connections, with GOAWAY, to make no more requests, and waits
+// until those that they have made are calls.
+func (s *Server) Drain() {
+	open := s.end()
+	for _, c := range open {
+		go c.leave("graceful_stop") // it could wait for a client that reads nothing, until Close
+	}
+	deadline := time.After(drainTimeout)
+	for _, c := range open {
+		select {
+		case <-c.drained:
+		case <-deadline:
+			return
+		}
+	}
+}
+
+// changed records the connection's state.
+func (c *conn2) changed(state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != http.StateClosed {
+		c.state = state
+	}
+	c.checkDrainedLocked()
+}
+
+func (c *conn2) checkDrainedLocked() {
+	if !link.IsClosed(c.drained) && (c.state == http.StateClosed || c.goAway && c.state == http.StateIdle) {
+		close(c.drained)
+	}
+}
+
 // A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both
 // directions, and can write frames of its own between those of package http.
 //
@@ -93,7 +135,7 @@ type conn2 struct {
 	server   *Server
 	http     *http.Server
 	handover sock.Handover
-	drain    draining
+	drained  chan struct{} // closed when the connection has drained or is closed
 	closed   chan struct{}
 	counted  counters.Session
 
@@ -110,13 +152,15 @@ type conn2 struct {
 	extra []byte      // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
-	timers  []*time.Timer // of the age
-	leaving *time.Timer   // calls shutdown; nil until the client was told to leave
-	opened  bool          // the first request has come
-	writing bool          // package http writes, and the write has a deadline
-	telling bool          // tell writes likewise
-	closing bool          // a session has ended, and its client has closeTimeout for each write
-	over    bool          // the connection was closed
+	timers  []*time.Timer  // of the age
+	leaving *time.Timer    // calls shutdown; nil until the client was told to leave
+	opened  bool           // the first request has come
+	writing bool           // package http writes, and the write has a deadline
+	telling bool           // tell writes likewise
+	closing bool           // a session has ended, and its client has closeTimeout for each write
+	over    bool           // the connection was closed
+	state   http.ConnState // active while requests are being answered
+	goAway  bool           // package http has written GOAWAY
 	pings   mux.PingLimit
 }
 
@@ -221,10 +265,9 @@ func (c *conn2) isLeaving() bool {
 // pinged records a PING of the client. It reports whether the client must leave, because it has
 // sent too many.
 func (c *conn2) pinged() bool {
-	idle := c.drain.idle()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, idle)
+	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, c.state != http.StateActive)
 	return yes
 }
 
@@ -276,7 +319,10 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 		_, leaves = move(&after, b[:n])
 	}
 	if c.sent = after; leaves {
-		c.drain.goesAway()
+		c.mu.Lock()
+		c.goAway = true
+		c.checkDrainedLocked()
+		c.mu.Unlock()
 	}
 	return n, err
 }
@@ -400,7 +446,7 @@ func (c *conn2) Close() error {
 	c.server.mu.Unlock()
 	c.counted.End()
 	err := c.Conn.Close()
-	c.drain.changed(http.StateClosed)
+	c.changed(http.StateClosed)
 	close(c.closed)
 	return err
 }

@@ -51,7 +51,7 @@ func (s *Server) newHTTP2() *http.Server {
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		if c, ok := c.(*conn2); ok {
-			c.drain.changed(state)
+			c.changed(state)
 		}
 	}
 	return h
