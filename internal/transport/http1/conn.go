@@ -205,10 +205,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	}
 	c.header.ask(len(b))
 	if len(c.first) > 0 {
-		n = copy(b, c.first)
-		if c.first = c.first[n:]; len(c.first) == 0 {
-			c.first = nil
-		}
+		n = sock.Take(b, &c.first)
 	} else {
 		n, err = c.Conn.Read(b)
 	}

@@ -214,9 +214,7 @@ func (c *conn2) Read(b []byte) (int, error) {
 		}
 	}
 	if len(c.ready) > 0 {
-		n := copy(b, c.ready)
-		c.ready = c.ready[n:]
-		return n, nil
+		return sock.Take(b, &c.ready), nil
 	}
 	n, err := c.in.Read(b[:min(len(b), c.left)])
 	c.left -= n

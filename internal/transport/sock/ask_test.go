@@ -143,7 +143,7 @@ func TestRepliesAreUnderstood(t *testing.T) {
 	v := readVectors(t)
 	for _, s := range v.Servers {
 		b, got := unhex(t, s.Hex), "other"
-		switch replyOf(b[:min(len(b), FrameHead)]) {
+		switch r, _ := replyOf(b[:min(len(b), FrameHead)]); r {
 		case unclearYet:
 			got = ""
 		case isNative:

@@ -166,9 +166,14 @@ func (b *Begun) Read(p []byte) (int, error) {
 	if len(b.first) == 0 {
 		return b.Conn.Read(p)
 	}
-	n := copy(p, b.first)
-	if b.first = b.first[n:]; len(b.first) == 0 {
-		b.first = nil
+	return Take(p, &b.first), nil
+}
+
+// Take moves bytes from first, which were read before, to b.
+func Take(b []byte, first *[]byte) int {
+	n := copy(b, *first)
+	if *first = (*first)[n:]; len(*first) == 0 {
+		*first = nil
 	}
-	return n, nil
+	return n
 }

@@ -188,11 +188,7 @@ func (o *opening) Read(b []byte) (int, error) {
 	case len(o.ready) == 0:
 		return o.Conn.Read(b)
 	}
-	n := copy(b, o.ready)
-	if o.ready = o.ready[n:]; len(o.ready) == 0 {
-		o.ready = nil
-	}
-	return n, nil
+	return Take(b, &o.ready), nil
 }
 
 // OnRequest sets a function that is called once the connection is grpc-go's for good. It is called
@@ -301,28 +297,20 @@ func (o *opening) Close() error {
 	return o.Conn.Close()
 }
 
-// SetDeadline implements [net.Conn] for grpc-go.
-func (o *opening) SetDeadline(t time.Time) error {
+// unlessTaken sets a deadline for grpc-go.
+func (o *opening) unlessTaken(set func(time.Time) error, t time.Time) error {
 	if o.taken.Load() {
 		return nil
 	}
-	return o.Conn.SetDeadline(t)
+	return set(t)
 }
 
-// SetReadDeadline implements [net.Conn] for grpc-go.
-func (o *opening) SetReadDeadline(t time.Time) error {
-	if o.taken.Load() {
-		return nil
-	}
-	return o.Conn.SetReadDeadline(t)
-}
+func (o *opening) SetDeadline(t time.Time) error { return o.unlessTaken(o.Conn.SetDeadline, t) }
 
-// SetWriteDeadline implements [net.Conn] for grpc-go.
+func (o *opening) SetReadDeadline(t time.Time) error { return o.unlessTaken(o.Conn.SetReadDeadline, t) }
+
 func (o *opening) SetWriteDeadline(t time.Time) error {
-	if o.taken.Load() {
-		return nil
-	}
-	return o.Conn.SetWriteDeadline(t)
+	return o.unlessTaken(o.Conn.SetWriteDeadline, t)
 }
 
 // A continued connection is what net/http gets of a connection that grpc-go has begun to serve.
@@ -344,11 +332,7 @@ func (c *continued) Read(b []byte) (int, error) {
 		}
 		c.ready = c.in.drop(b[:n])
 	}
-	n := copy(b, c.ready)
-	if c.ready = c.ready[n:]; len(c.ready) == 0 {
-		c.ready = nil
-	}
-	return n, nil
+	return Take(b, &c.ready), nil
 }
 
 func (c *continued) Write(b []byte) (int, error) {
