@@ -41,13 +41,6 @@ func (w *liveness) every() time.Duration {
 	return w.limit / 12
 }
 
-// startLiveness starts the checks. mu is held.
-func (s *session) startLiveness() {
-	w := &s.liveness
-	w.next = w.every()
-	w.timer = time.AfterFunc(w.next, s.look)
-}
-
 // look ends a session whose peer is lost. Because the process may have been suspended, look counts
 // only the time to which the timer was set.
 func (s *session) look() {
@@ -101,7 +94,9 @@ type ages struct {
 func (s *session) startTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.startLiveness()
+	w := &s.liveness
+	w.next = w.every()
+	w.timer = time.AfterFunc(w.next, s.look)
 	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
 		s.ages.idleSince = time.Now()
 		s.ages.idle = time.AfterFunc(d, s.onIdle)

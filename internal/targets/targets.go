@@ -59,16 +59,11 @@ func (t *Target) parseAddress(network string) error {
 	if n, err := strconv.Atoi(port); err == nil && (n < 0 || n > 65535) {
 		return fmt.Errorf("there is no port %s; %s", port, write)
 	}
-	if strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && !isIP(host) {
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, "[]:") {
 		return fmt.Errorf("%q is not a host; %s", host, write)
 	}
 	t.network, t.address = network, t.Rest
 	return nil
-}
-
-func isIP(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 func (t *Target) parseUnix() error {

@@ -120,7 +120,7 @@ func (o *opening) parse() server {
 			}
 			o.block = append(o.block, payload...)
 			if o.at += len(frame); flags&flagHeaders != 0 {
-				return serverOf(contentTypeOf(o.block))
+				return serverFor(o.block)
 			}
 			if o.at > maxBlock {
 				return byGRPC
@@ -145,13 +145,6 @@ func (o *opening) parse() server {
 		o.ready, o.in = append(o.ready, frame...), rest[len(frame):]
 	}
 	return undecidedYet
-}
-
-func serverOf(t contentType) server {
-	if t == noType || t == otherType {
-		return byHTTP
-	}
-	return byGRPC
 }
 
 // blockOf returns the part of a header block in the payload of a HEADERS frame. If that is

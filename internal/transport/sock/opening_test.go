@@ -307,5 +307,5 @@ func FuzzContentType(f *testing.F) {
 	f.Add([]byte("\x0f\x10\x8b" + codedGRPC))
 	f.Add([]byte("\x40\x89" + codedName + "\x8c" + codedGRPC + "\xfb"))
 	f.Add([]byte("\x7f\xff\xff\xff\xff\xff\xff"))
-	f.Fuzz(func(t *testing.T, block []byte) { contentTypeOf(block) })
+	f.Fuzz(func(t *testing.T, block []byte) { serverFor(block) })
 }

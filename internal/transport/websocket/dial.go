@@ -73,7 +73,7 @@ func ask(conn net.Conn, target *url.URL, header http.Header, key string) (first 
 // checkAnswer returns an error unless the server has agreed to speak nearcall's protocol.
 func checkAnswer(resp *http.Response, key string) error {
 	h := resp.Header
-	switch protocols := subprotocols(h); {
+	switch protocols := tokens(h, "Sec-WebSocket-Protocol"); {
 	case resp.StatusCode != http.StatusSwitchingProtocols:
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason))
 		_ = resp.Body.Close()
