@@ -11,6 +11,7 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -110,6 +111,9 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 		}
 		s.mu.Lock()
 		s.hello = h
+		if !link.IsClosed(s.metOrDone) {
+			close(s.metOrDone)
+		}
 		s.mu.Unlock()
 		s.counted.Begin(s.client, counters.QUIC)
 		close(s.met)

@@ -29,24 +29,12 @@ type dialer struct {
 }
 
 func newDialer(target, rest string, s *registry.Settings) (link.Dialer, error) {
-	if host, _, err := net.SplitHostPort(rest); err != nil || host == "" {
-		return nil, errNoHost
-	}
-	d := &dialer{target: target, address: rest, tls: secured(s.TLS), config: clientConfig(s), settings: s, listen: listenAny}
+	d := &dialer{target: target, address: rest, tls: secured(s.TLS), config: clientConfig(s), settings: s, listen: func() (net.PacketConn, error) { return openSocket(":0") }}
 	if d.tls.ServerName == "" {
 		d.tls.ServerName = hostOf(s.Authority)
 	}
 	d.config.TokenStore = q.NewLRUTokenStore(1, 4)
 	return d, nil
-}
-
-func listenAny() (net.PacketConn, error) {
-	c, err := net.ListenUDP("udp", nil)
-	if err != nil {
-		return nil, err
-	}
-	checkBuffers(c)
-	return c, nil
 }
 
 // Dial implements [link.Dialer]. It tries the addresses of the host one after the other.

@@ -177,9 +177,8 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	for _, st := range callers {
 		st.mu.Lock()
-		pump := st.in.pump.Wake() // it may read up to maxUnread now
+		wait.Unpark(st.in.pump.Wake()) // it may read up to maxUnread now
 		st.mu.Unlock()
-		wait.Unpark(pump)
 	}
 	return nil
 }

@@ -70,6 +70,9 @@ func (s *session) refuse(reason error) {
 	}
 	s.refusal = reason
 	close(s.done)
+	if !link.IsClosed(s.metOrDone) {
+		close(s.metOrDone)
+	}
 	for o := range s.opening {
 		o.cancel()
 	}

@@ -42,12 +42,19 @@ type listener struct {
 }
 
 func listen(rest string) (registry.Listener, error) {
-	pc, err := net.ListenPacket("udp", rest)
+	pc, err := openSocket(rest)
 	if err != nil {
 		return nil, err
 	}
-	checkBuffers(pc)
 	return newListener(pc, reachable(rest, pc.LocalAddr())), nil
+}
+
+func openSocket(address string) (net.PacketConn, error) {
+	pc, err := net.ListenPacket("udp", address)
+	if err == nil {
+		checkBuffers(pc)
+	}
+	return pc, err
 }
 
 // reachable returns the target with which clients reach the socket at addr. rest is the target
@@ -145,7 +152,7 @@ func refuse(conn *q.Conn) {
 
 // begin begins the session of a connection, whose handshake is complete.
 func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
-	shaken(conn)
+	l.shaken(conn)
 	if l.settings.Handshake < 0 { // calls may arrive before the HELLO that would be too late
 		l.add(-1)
 		refuse(conn)
@@ -204,25 +211,21 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 // shake counts the handshake of a connection until it ends, or fails.
 func (l *listener) shake(ctx context.Context, client *q.ClientInfo) (context.Context, error) {
 	l.shakes.Add(1)
-	var once sync.Once
-	end := func() { once.Do(func() { l.shakes.Add(-1) }) }
-	context.AfterFunc(ctx, func() {
-		once.Do(func() {
-			l.shakes.Add(-1)
-			if l.ctx.Err() == nil {
-				logger.Infof("the security handshake with %v failed: %q", client.RemoteAddr, context.Cause(ctx))
-			}
-		})
+	stop := context.AfterFunc(ctx, func() {
+		l.shakes.Add(-1)
+		if l.ctx.Err() == nil {
+			logger.Infof("the security handshake with %v failed: %q", client.RemoteAddr, context.Cause(ctx))
+		}
 	})
-	return context.WithValue(ctx, shakeKey{}, end), nil
+	return context.WithValue(ctx, shakeKey{}, stop), nil
 }
 
 type shakeKey struct{}
 
 // shaken is called when the handshake of conn is complete.
-func shaken(conn *q.Conn) {
-	if end, ok := conn.Context().Value(shakeKey{}).(func()); ok {
-		end()
+func (l *listener) shaken(conn *q.Conn) {
+	if stop, ok := conn.Context().Value(shakeKey{}).(func() bool); ok && stop() {
+		l.shakes.Add(-1)
 	}
 }
 

@@ -18,13 +18,6 @@
 package quic
 
 import (
-	"errors"
-	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
-	"strings"
-
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
@@ -36,7 +29,7 @@ import (
 const alpn = "nearcall/1"
 
 func init() {
-	registry.Register(&registry.Transport{Scheme: "quic", Authority: authority, Dialer: newDialer, Listen: listen})
+	registry.Register(&registry.Transport{Scheme: "quic", Dialer: newDialer, Listen: listen})
 }
 
 // StatelessResetKey sets the key from which a server derives the tokens that end a connection of
@@ -46,27 +39,3 @@ func init() {
 func StatelessResetKey(k [32]byte) nearcall.ServerOption {
 	return options.SetServer(func(o *options.Server) { o.StatelessResetKey = &k })
 }
-
-const write = "write quic:HOST:PORT, with an IPv6 address in brackets: quic:[::1]:50051"
-
-// authority implements [registry.Transport].
-func authority(rest string) (string, error) {
-	host, port, err := net.SplitHostPort(rest)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("%w; %s", err, write)
-	case strings.ContainsAny(rest, "/ "):
-		return "", fmt.Errorf("malformed address %q; %s", rest, write)
-	case port == "":
-		return "", fmt.Errorf("the port is missing; %s", write)
-	}
-	if n, err := strconv.Atoi(port); err == nil && (n < 0 || n > 65535) {
-		return "", fmt.Errorf("there is no port %s; %s", port, write)
-	}
-	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, "[]:") {
-		return "", fmt.Errorf("%q is not a host; %s", host, write)
-	}
-	return rest, nil
-}
-
-var errNoHost = errors.New("the host is missing; " + write)

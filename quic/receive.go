@@ -185,12 +185,10 @@ func (st *stream) Recv(f *link.Frame) error {
 func (st *stream) takeMessage() encoded.Item[struct{}] {
 	it := st.in.RemoveMessage()
 	st.hold(-(it.Size - it.Missing + itemCost))
-	var pump wait.Parker
 	if !st.full() {
-		pump = st.in.pump.Wake()
+		wait.Unpark(st.in.pump.Wake())
 	}
 	st.mu.Unlock()
-	wait.Unpark(pump)
 	return it
 }
 

@@ -57,27 +57,24 @@ func (st *stream) Send(f *link.Frame) error {
 		return err
 	}
 	st.mu.Lock()
+	defer st.mu.Unlock()
 	for f.HasMsg && st.out.err == nil && (st.out.writing || st.out.stopped) {
 		st.out.sender.Wait(&st.mu, st.waiter)
 	}
-	if err := st.out.err; err != nil {
-		st.mu.Unlock()
-		return err
+	if st.out.err != nil {
+		return st.out.err
 	}
-	var sender, receiver wait.Parker
 	if f.End != nil {
 		st.ended = true
 		st.out.err = link.ErrEnded
 		st.in.Close(link.ErrEnded)
-		sender, receiver = st.out.sender.Wake(), st.in.receiver.Wake()
+		wait.Unpark(st.out.sender.Wake())
+		wait.Unpark(st.in.receiver.Wake())
 		wait.Unpark(st.in.pump.Wake())
 	}
 	if !step.Done() {
 		st.send(&step)
 	}
-	st.mu.Unlock()
-	wait.Unpark(sender)
-	wait.Unpark(receiver)
 	return nil
 }
 
@@ -151,9 +148,8 @@ func (st *stream) write(b *encoded.Buffer) {
 		if b, st.out.pending = st.out.pending, nil; b == nil {
 			st.out.writing, st.out.unsent = false, 0
 			st.sent()
-			sender := st.out.sender.Wake()
+			wait.Unpark(st.out.sender.Wake())
 			st.mu.Unlock()
-			wait.Unpark(sender)
 			return
 		}
 		st.mu.Unlock()

@@ -43,6 +43,7 @@ type session struct {
 
 	met        chan struct{}                // closed when the peer's HELLO has arrived
 	done       chan struct{}                // closed when no new calls are made
+	metOrDone  chan struct{}                // closed with the first of these; guarded by mu
 	over       chan struct{}                // closed when all calls have ended
 	closed     chan struct{}                // closed when the connection is closed and Gone was called
 	drained    chan struct{}                // closed when no more calls of the peer are accepted
@@ -82,6 +83,7 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		conn:           conn,
 		met:            make(chan struct{}),
 		done:           make(chan struct{}),
+		metOrDone:      make(chan struct{}),
 		over:           make(chan struct{}),
 		closed:         make(chan struct{}),
 		drained:        make(chan struct{}),
@@ -201,7 +203,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	n := wire.HeadSize(o)
 	if !s.client || n > wire.MinBlock {
-		if err := wait.Closed(ctx, s.metOrDone()); err != nil {
+		if err := wait.Closed(ctx, s.metOrDone); err != nil {
 			return link.ContextEnd(err)
 		}
 	}
@@ -217,25 +219,6 @@ func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	}
 	return nil
 }
-
-// metOrDone returns a channel that is closed when the peer's HELLO has arrived, or no more calls
-// are made.
-func (s *session) metOrDone() <-chan struct{} {
-	if link.IsClosed(s.met) || link.IsClosed(s.done) {
-		return closedChannel
-	}
-	either := make(chan struct{})
-	go func() {
-		defer close(either)
-		select {
-		case <-s.met:
-		case <-s.done:
-		}
-	}()
-	return either
-}
-
-var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // openLater opens a stream once the peer takes another one.
 func (s *session) openLater(ctx context.Context) (*q.Stream, error) {

@@ -126,11 +126,10 @@ func (st *stream) abort(reason error, tell bool) {
 	}
 	st.reset(reason, tell)
 	st.forget()
-	sender, receiver, pump := st.out.sender.Wake(), st.in.receiver.Wake(), st.in.pump.Wake()
+	wait.Unpark(st.out.sender.Wake())
+	wait.Unpark(st.in.receiver.Wake())
+	wait.Unpark(st.in.pump.Wake())
 	st.mu.Unlock()
-	wait.Unpark(sender)
-	wait.Unpark(receiver)
-	wait.Unpark(pump)
 	if f != nil && st.caller {
 		f(reason)
 	}

@@ -41,13 +41,6 @@ func (w *liveness) every() time.Duration {
 	return w.limit / 12
 }
 
-// startLiveness starts the checks. mu is held.
-func (s *session) startLiveness() {
-	w := &s.liveness
-	w.next = w.every()
-	w.timer = time.AfterFunc(w.next, s.look)
-}
-
 // look ends a session whose peer is lost. Because the process may have been suspended, look counts
 // only the time to which the timer was set.
 func (s *session) look() {
@@ -93,28 +86,32 @@ var probe = append([]byte{42, 0, 0x40, 0}, make([]byte, 40)...)
 type ages struct {
 	limits    keepalive.ServerParameters
 	idleSince time.Time
-	idle, age *time.Timer
+	idle      *time.Timer
+	age       []*time.Timer
 }
 
 // startTimers starts the timers of a session's life.
 func (s *session) startTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.startLiveness()
+	w := &s.liveness
+	w.next = w.every()
+	w.timer = time.AfterFunc(w.next, s.look)
 	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
 		s.ages.idleSince = time.Now()
 		s.ages.idle = time.AfterFunc(d, s.onIdle)
 	}
-	if d := s.ages.limits.MaxConnectionAge; d > 0 {
-		s.ages.age = time.AfterFunc(durations.Age(d), s.onAge)
-	}
+	k := &s.ages.limits
+	s.ages.age = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace,
+		func() { s.Drain() }, // and not retire: running handlers may still make calls
+		func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
 }
 
 // stopTimers stops all timers of a session that has ended.
 func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer} {
+	for _, t := range append(s.ages.age, s.ages.idle, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer) {
 		if t != nil {
 			t.Stop()
 		}
@@ -146,19 +143,3 @@ func (s *session) onIdle() {
 }
 
 var errOld = errors.New("the connection reached MaxConnectionAge")
-
-// onAge drains a session that has reached MaxConnectionAge. After the grace period, if any, it
-// closes the session.
-func (s *session) onAge() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended != nil {
-		return
-	}
-	if grace := s.ages.limits.MaxConnectionAgeGrace; grace != 0 {
-		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
-	}
-	s.announce() // and not retire: running handlers may still make calls
-	s.leaving = true
-	s.leaveIfIdle()
-}

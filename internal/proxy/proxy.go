@@ -37,10 +37,10 @@ type Proxy struct {
 	server *nearcall.Server
 	ctx    context.Context // ends with Stop, and ends dials
 	stop   context.CancelFunc
+	shared spare // for ordinary gRPC clients
 
 	mu       sync.Mutex
 	sessions map[link.Session]struct{} // of clients and of the target
-	shared   link.Session              // for ordinary gRPC clients; nil before the first
 	stopped  bool
 	all      sync.WaitGroup
 }
@@ -57,6 +57,7 @@ func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOptio
 		o.Accept = accept
 		return targets.Dialer(target, o)
 	}
+	p.shared.connect = func(ctx context.Context) (link.Session, error) { return p.connect(ctx, nil) }
 	if _, err := p.dial(nil); err != nil {
 		return nil, err
 	}
@@ -156,7 +157,7 @@ func (p *Proxy) accept(client link.Session) link.Acceptor {
 }
 
 // A spare session makes those calls of a client that were on their way when the target drained
-// the previous session.
+// the previous session. It also makes the calls of ordinary gRPC clients.
 type spare struct {
 	connect func(context.Context) (link.Session, error)
 
@@ -168,19 +169,34 @@ type spare struct {
 // get returns a session that takes calls.
 func (s *spare) get(ctx context.Context) (link.Session, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session != nil && !link.IsClosed(s.session.Done()) {
-		return s.session, nil
+	open := s.openLocked()
+	s.mu.Unlock()
+	if open != nil {
+		return open, nil
 	}
 	made, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if open := s.openLocked(); open != nil { // another call has connected meanwhile
+		made.Retire()
+		return open, nil
 	}
 	s.session = made
 	if s.over {
 		made.Retire()
 	}
 	return made, nil
+}
+
+// openLocked returns the session if it takes calls, or nil.
+func (s *spare) openLocked() link.Session {
+	if s.session == nil || link.IsClosed(s.session.Done()) {
+		return nil
+	}
+	return s.session
 }
 
 // retire ends the session once its calls have ended. It is called when the client's session has
@@ -220,39 +236,14 @@ func (p *Proxy) join(client, target link.Session) {
 
 // acceptShared returns an acceptor for a call of an ordinary gRPC client.
 func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
-	s, err := p.shareTarget(ctx)
+	s, err := p.shared.get(ctx)
 	switch {
 	case err == nil:
-		return p.relay(s, p.shareTarget), nil
+		return p.relay(s, p.shared.get), nil
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	return nil, unavailable(err)
-}
-
-// shareTarget returns the session for the calls of ordinary gRPC clients.
-func (p *Proxy) shareTarget(ctx context.Context) (link.Session, error) {
-	p.mu.Lock()
-	s := p.shared
-	p.mu.Unlock()
-	if s == nil || link.IsClosed(s.Done()) {
-		var err error
-		if s, err = p.connect(ctx, nil); err != nil {
-			return nil, err
-		}
-		p.mu.Lock()
-		other := p.shared
-		if other == nil || link.IsClosed(other.Done()) {
-			p.shared = s
-		} else { // another call has connected meanwhile
-			s, other = other, s
-		}
-		p.mu.Unlock()
-		if other != nil {
-			other.Retire()
-		}
-	}
-	return s, nil
 }
 
 // relay returns an acceptor that passes calls on to a session, and to spare ones.

@@ -10,20 +10,17 @@ import (
 )
 
 // Every module that registers a transport refers to the constant
-// NearcallAndItsModulesMustHaveTheSameVersion1. Each incompatible change of this file increases
+// NearcallAndItsModulesMustHaveTheSameVersion2. Each incompatible change of this file increases
 // the number at the end of the name. So a program that combines different versions does not
 // compile, and the compiler's error says why.
-const NearcallAndItsModulesMustHaveTheSameVersion1 = true
+const NearcallAndItsModulesMustHaveTheSameVersion2 = true
 
 // A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses TLS.
 type Transport struct {
 	Scheme string
 
-	// Authority returns the default :authority of the calls to a target. rest is the target
-	// without its scheme. If the target is malformed, the error says what to write.
-	Authority func(rest string) (string, error)
-
-	// Dialer returns a dialer for a target. Its error says what is wrong with the options.
+	// Dialer returns a dialer for a target. rest is the target without its scheme. The error says
+	// what is wrong with the options.
 	Dialer func(target, rest string, s *Settings) (link.Dialer, error)
 
 	// Listen opens a target for a server.

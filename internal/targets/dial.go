@@ -24,7 +24,7 @@ func dialInproc(t *Target, o *options.Dial) (link.Dialer, string, error) {
 // dialSocket returns the dialer of socket targets. Unix sockets can become shared memory.
 func dialSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	if t.network == "tcp" && t.host() == "" {
-		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
+		return nil, "", fmt.Errorf("the host is missing; %s", t.writeAddress())
 	}
 	if t.network == "unix" && o.Conn == nil {
 		if err := socketfile.Supported(); err != nil {

@@ -25,13 +25,7 @@ type Endpoints struct {
 
 // NewEndpoints returns Endpoints for connections with opts.
 func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *Endpoints {
-	e := &Endpoints{opts: opts, creds: Secured(creds), upgrade: SharedMemory(opts.Memory, false)}
-	if c, ok := e.creds.(interface {
-		OfferNearcall() credentials.TransportCredentials
-	}); ok {
-		e.creds = c.OfferNearcall()
-	}
-	return e
+	return &Endpoints{opts: opts, creds: offering(Secured(creds)), upgrade: SharedMemory(opts.Memory, false)}
 }
 
 // CompareDistance compares addresses by how far their servers are: in the process, on the host, or

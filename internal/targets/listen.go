@@ -67,45 +67,30 @@ func listenInproc(t *Target, _ socketfile.Options) (Listener, error) {
 	return lis, nil
 }
 
-func listenUnix(t *Target, o socketfile.Options) (Listener, error) {
-	if err := socketfile.Supported(); err != nil {
-		return nil, err
-	}
-	lis, err := socketfile.Listen(t.address, o)
+// listenSocket listens on a target of a socket.
+func listenSocket(t *Target, o socketfile.Options) (Listener, error) {
+	s, err := t.listen(o)
 	if err != nil {
 		return nil, err
 	}
-	return Socket{Listener: lis, target: t.text}, nil
-}
-
-func listenShm(t *Target, o socketfile.Options) (Listener, error) {
-	lis, err := socketfile.Listen(t.address, o)
-	if err != nil {
-		return nil, err
+	s.target, s.NeedsUpgrade = t.text, t.Scheme.name == "shm"
+	if t.network == "tcp" {
+		s.target = reachable(t.host(), s.Addr())
 	}
-	return Socket{Listener: lis, target: t.text, NeedsUpgrade: true}, nil
-}
-
-func listenAbstract(t *Target, _ socketfile.Options) (Listener, error) {
-	lis, err := listen(t.network, t.address)
-	if err != nil {
-		return nil, err
-	}
-	return Socket{Listener: lis, target: t.text}, nil
-}
-
-func listenTCP(t *Target, _ socketfile.Options) (Listener, error) {
-	lis, err := listen(t.network, t.address)
-	if err != nil {
-		return nil, err
-	}
-	return Socket{Listener: lis, target: reachable(t.host(), lis.Addr())}, nil
+	return s, nil
 }
 
 // listen returns a listener whose connections accept no file descriptors from peers.
-func listen(network, address string) (net.Listener, error) {
+func (t *Target) listen(o socketfile.Options) (s Socket, err error) {
+	if t.network == "unix" && t.address[0] != '@' {
+		if err = socketfile.Supported(); err == nil {
+			s.Listener, err = socketfile.Listen(t.address, o)
+		}
+		return s, err
+	}
 	config := net.ListenConfig{Control: scmrights.RefuseFrom}
-	return config.Listen(context.Background(), network, address)
+	s.Listener, err = config.Listen(context.Background(), t.network, t.address)
+	return s, err
 }
 
 // A Socket is a network listener that knows its target.

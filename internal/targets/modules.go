@@ -24,9 +24,7 @@ func (t *Target) parseModule() error {
 	if transport == nil {
 		return fmt.Errorf("the program lacks the transport of %s: targets; add import _ %q", t.Scheme.name, t.Scheme.module)
 	}
-	_, err := transport.Authority(t.Rest)
-	t.network, t.address = t.Scheme.name, t.Rest
-	return err
+	return t.parseAddress(t.Scheme.name)
 }
 
 // dialModule returns the dialer of a target whose transport is a separate module.
@@ -37,6 +35,9 @@ func dialModule(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	}
 	if o.Conn != nil {
 		return nil, "", fmt.Errorf("a %s: target cannot use the connections of WithContextDialer; leave it out", t.Scheme.name)
+	}
+	if t.host() == "" {
+		return nil, "", fmt.Errorf("the host is missing; %s", t.writeAddress())
 	}
 	authority, err := t.addressed(o)
 	if err != nil {

@@ -52,25 +52,25 @@ var schemes = []*scheme{
 	{
 		name: "shm", usage: "shm:PATH",
 		parse: (*Target).parseShm, authority: localhost,
-		dialer: dialShm, listen: listenShm,
+		dialer: dialShm, listen: listenSocket,
 		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "unix", usage: "unix:PATH",
 		parse: (*Target).parseUnix, authority: localhost,
-		dialer: dialSocket, listen: listenUnix,
+		dialer: dialSocket, listen: listenSocket,
 		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "unix-abstract", usage: "unix-abstract:NAME",
 		parse: (*Target).parseAbstract, authority: localhost,
-		dialer: dialSocket, listen: listenAbstract,
+		dialer: dialSocket, listen: listenSocket,
 		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "tcp", usage: "tcp:HOST:PORT",
 		parse: (*Target).parseTCP, authority: (*Target).name,
-		dialer: dialSocket, listen: listenTCP,
+		dialer: dialSocket, listen: listenSocket,
 		Backoff: backoff.DefaultConfig, Sockets: true,
 	},
 	{

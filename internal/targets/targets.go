@@ -37,31 +37,33 @@ func (t *Target) parseInproc() error {
 	return nil
 }
 
-const writeTCP = "write tcp:HOST:PORT, with an IPv6 address in brackets: tcp:[::1]:50051"
+// writeAddress says how to write a target that is HOST:PORT.
+func (t *Target) writeAddress() string {
+	return fmt.Sprintf("write %[1]s:HOST:PORT, with an IPv6 address in brackets: %[1]s:[::1]:50051", t.Scheme.name)
+}
 
-func (t *Target) parseTCP() error {
+func (t *Target) parseTCP() error { return t.parseAddress("tcp") }
+
+// parseAddress parses a target that is HOST:PORT, in a network.
+func (t *Target) parseAddress(network string) error {
+	write := t.writeAddress()
 	host, port, err := net.SplitHostPort(t.Rest)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w; %s", err, writeTCP)
+		return fmt.Errorf("%w; %s", err, write)
 	case strings.ContainsAny(t.Rest, "/ "):
-		return fmt.Errorf("malformed address %q; %s", t.Rest, writeTCP)
+		return fmt.Errorf("malformed address %q; %s", t.Rest, write)
 	case port == "":
-		return fmt.Errorf("the port is missing; %s", writeTCP)
+		return fmt.Errorf("the port is missing; %s", write)
 	}
 	if n, err := strconv.Atoi(port); err == nil && (n < 0 || n > 65535) {
-		return fmt.Errorf("there is no port %s; %s", port, writeTCP)
+		return fmt.Errorf("there is no port %s; %s", port, write)
 	}
-	if strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && !isIP(host) {
-		return fmt.Errorf("%q is not a host; %s", host, writeTCP)
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, "[]:") {
+		return fmt.Errorf("%q is not a host; %s", host, write)
 	}
-	t.network, t.address = "tcp", t.Rest
+	t.network, t.address = network, t.Rest
 	return nil
-}
-
-func isIP(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 func (t *Target) parseUnix() error {

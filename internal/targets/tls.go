@@ -72,9 +72,7 @@ func (c *tlsCredentials) OfferNearcall() credentials.TransportCredentials {
 
 // offering returns creds whose clients offer nearcall's protocol, if creds can do that.
 func offering(creds credentials.TransportCredentials) credentials.TransportCredentials {
-	if c, ok := creds.(interface {
-		OfferNearcall() credentials.TransportCredentials
-	}); ok {
+	if c, ok := creds.(*tlsCredentials); ok {
 		return c.OfferNearcall()
 	}
 	return creds

@@ -97,15 +97,16 @@ func (t *Target) webSocketSecurity(o *options.Dial) (credentials.TransportCreden
 }
 
 // listenWebSocket listens on a ws: or wss: target.
-func listenWebSocket(t *Target, _ socketfile.Options) (Listener, error) {
+func listenWebSocket(t *Target, o socketfile.Options) (Listener, error) {
 	if t.url.RawQuery != "" {
 		return nil, fmt.Errorf("a listener takes no query; %s", writeWS)
 	}
-	lis, err := listen(t.network, t.address)
+	s, err := t.listen(o)
 	if err != nil {
 		return nil, err
 	}
 	target := *t.url
-	target.Host = strings.TrimPrefix(reachable(t.host(), lis.Addr()), "tcp:")
-	return Socket{Listener: lis, target: target.String(), Path: t.url.Path, NeedsTLS: t.Scheme.name == "wss"}, nil
+	target.Host = strings.TrimPrefix(reachable(t.host(), s.Addr()), "tcp:")
+	s.target, s.Path, s.NeedsTLS = target.String(), t.url.Path, t.Scheme.name == "wss"
+	return s, nil
 }

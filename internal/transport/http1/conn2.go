@@ -4,37 +4,44 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
 func (s *Server) TakeHTTP2(h sock.Handover) {
-	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
+	const refusing = 256 << 10 // how much of a client that is refused is read, in bytes
+	from := io.MultiReader(bytes.NewReader(h.First), h.Conn)
+	if h.Refused {
+		from = io.LimitReader(from, refusing)
+	}
+	in := bufio.NewReader(from)
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, closed: make(chan struct{})}
+	c := &conn2{Conn: h.Conn, in: in, left: len(wire.Preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
-	c.drain.over = make(chan struct{})
-	if !s.add(c) {
-		sock.RefuseRequests(c, stopping)
-		return
+	if s.add(c) {
+		c.startAge()
+		// The error does not tell whether package http has taken the connection before it was shut
+		// down.
+		lis := &single{conn: c}
+		_ = c.http.Serve(lis)
+		if lis.conn == nil {
+			return
+		}
 	}
-	c.startAge()
-	// The error does not tell whether package http has taken the connection before it was shut
-	// down.
-	lis := &single{conn: c}
-	_ = c.http.Serve(lis)
-	if lis.conn != nil {
-		sock.RefuseRequests(c, stopping)
-	}
+	sock.RefuseRequests(c, stopping)
 }
 
 // add records that c is open. It reports false if the server has ended.
@@ -80,6 +87,48 @@ func (s *Server) Close(gracefully bool) {
 	}
 }
 
+// A client of HTTP/2 may make requests until it has read GOAWAY, and package http answers those
+// that arrive before it writes its own GOAWAY, and no later ones. So a server that refused calls
+// earlier would lose some. A connection has drained when GOAWAY was written and no request is being
+// answered: each request that package http will ever answer has become a call then.
+
+// drainTimeout is how long Drain waits for a connection. One on which a call runs for longer has
+// drained as well, unless the processor was busy for all that time.
+const drainTimeout = time.Second
+
+// Drain tells the clients of HTTP/2 connections, with GOAWAY, to make no more requests, and waits
+// until those that they have made are calls.
+func (s *Server) Drain() {
+	open := s.end()
+	for _, c := range open {
+		go c.leave("graceful_stop") // it could wait for a client that reads nothing, until Close
+	}
+	deadline := time.After(drainTimeout)
+	for _, c := range open {
+		select {
+		case <-c.drained:
+		case <-deadline:
+			return
+		}
+	}
+}
+
+// changed records the connection's state.
+func (c *conn2) changed(state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != http.StateClosed {
+		c.state = state
+	}
+	c.checkDrainedLocked()
+}
+
+func (c *conn2) checkDrainedLocked() {
+	if !link.IsClosed(c.drained) && (c.state == http.StateClosed || c.goAway && c.state == http.StateIdle) {
+		close(c.drained)
+	}
+}
+
 // A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both
 // directions, and can write frames of its own between those of package http.
 //
@@ -90,7 +139,7 @@ type conn2 struct {
 	server   *Server
 	http     *http.Server
 	handover sock.Handover
-	drain    draining
+	drained  chan struct{} // closed when the connection has drained or is closed
 	closed   chan struct{}
 	counted  counters.Session
 
@@ -101,47 +150,44 @@ type conn2 struct {
 	begun bool   // a frame has come
 	last  uint32 // the client's last stream
 
-	out   sync.Cond // for busy
-	busy  bool      // a write goes on
-	sent  cursor    // what package http has written
-	extra []byte    // frames that wait for the next place between its frames
+	out   sync.Cond   // for busy
+	busy  bool        // a write goes on
+	sent  sock.Cursor // what package http has written
+	extra []byte      // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
-	timer   *time.Timer // calls aged, and then ends the grace; nil if the connection may have any age
-	leaving *time.Timer // calls shutdown; nil until the client was told to leave
-	opened  bool        // the first request has come
-	writing bool        // package http writes, and the write has a deadline
-	telling bool        // tell writes likewise
-	closing bool        // a session has ended, and its client has closeTimeout for each write
-	over    bool        // the connection was closed
+	timers  []*time.Timer  // of the age
+	leaving *time.Timer    // calls shutdown; nil until the client was told to leave
+	opened  bool           // the first request has come
+	writing bool           // package http writes, and the write has a deadline
+	telling bool           // tell writes likewise
+	closing bool           // a session has ended, and its client has closeTimeout for each write
+	over    bool           // the connection was closed
+	state   http.ConnState // active while requests are being answered
+	goAway  bool           // package http has written GOAWAY
 	pings   mux.PingLimit
 }
 
-// startAge starts the timer for the age of the connection.
+// startAge starts the timers for the age of the connection. At its largest age the client is told to
+// leave, and has the grace for that.
 func (c *conn2) startAge() {
-	age := c.server.opts.Keepalive.MaxConnectionAge
-	if age <= 0 {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timer = time.AfterFunc(durations.Age(age), c.aged)
-}
-
-// aged is called at the connection's largest age. The client leaves, and has the grace for that.
-func (c *conn2) aged() {
-	c.mu.Lock()
-	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace != 0 && !c.over {
-		c.timer = time.AfterFunc(grace, func() { _ = c.Conn.Close() })
-	}
-	c.mu.Unlock()
-	c.leave("max_age")
+	k := &c.server.opts.Keepalive
+	c.timers = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
 }
 
 // leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
 const leaveTime = 5 * time.Second
 
 var leavePing = []byte("nearcall")
+
+// Of HTTP/2.
+const (
+	maxStream       = 1<<31 - 1
+	headerTableSize = 1  // a setting
+	enhanceYourCalm = 11 // an error
+)
 
 // leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
 // GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has
@@ -154,7 +200,7 @@ func (c *conn2) leave(why string) {
 	}
 	c.leaving = time.AfterFunc(leaveTime, c.shutdown)
 	c.mu.Unlock()
-	c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
+	c.tell(sock.AppendFrame(sock.AppendGoAway(nil, maxStream, sock.NoError, why), sock.FramePing, 0, leavePing))
 }
 
 // shutdown makes package http send GOAWAY, and close the connection when no request is being
@@ -172,9 +218,7 @@ func (c *conn2) Read(b []byte) (int, error) {
 		}
 	}
 	if len(c.ready) > 0 {
-		n := copy(b, c.ready)
-		c.ready = c.ready[n:]
-		return n, nil
+		return sock.Take(b, &c.ready), nil
 	}
 	n, err := c.in.Read(b[:min(len(b), c.left)])
 	c.left -= n
@@ -183,32 +227,32 @@ func (c *conn2) Read(b []byte) (int, error) {
 
 // nextFrame looks at the next frame of the client. The error is why there is no further one.
 func (c *conn2) nextFrame() error {
-	const most = 100 * settingSize // of SETTINGS that package http accepts
-	head, err := c.in.Peek(frameHead)
+	const most = 100 * sock.SettingSize // of SETTINGS that package http accepts
+	head, err := c.in.Peek(sock.FrameHead)
 	if err != nil {
 		return err
 	}
-	kind, isAck, n := head[3], head[4]&flagAck != 0, payloadSize(head)
+	kind, isAck, n := head[3], head[4]&sock.FlagAck != 0, sock.PayloadSize(head)
 	first := !c.begun
-	c.begun, c.left = true, frameHead+n
+	c.begun, c.left = true, sock.FrameHead+n
 	switch {
-	case kind == frameHeaders:
-		c.last = max(c.last, streamOf(head))
-	case kind == frameSettings && !isAck && n <= most && n%settingSize == 0:
+	case kind == sock.FrameHeaders:
+		c.last = max(c.last, binary.BigEndian.Uint32(head[5:])&maxStream)
+	case kind == sock.FrameSettings && !isAck && n <= most && n%sock.SettingSize == 0:
 		whole := make([]byte, c.left)
 		if _, err := io.ReadFull(c.in, whole); err != nil {
 			return err
 		}
 		c.ready, c.left = settingsFor(whole, first), 0
-	case kind == framePing && isAck && n == len(leavePing):
+	case kind == sock.FramePing && isAck && n == len(leavePing):
 		whole, err := c.in.Peek(c.left)
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(whole[frameHead:], leavePing) && c.isLeaving() {
+		if bytes.Equal(whole[sock.FrameHead:], leavePing) && c.isLeaving() {
 			c.shutdown()
 		}
-	case kind == framePing && !isAck && c.pinged():
+	case kind == sock.FramePing && !isAck && c.pinged():
 		return c.endCalmly()
 	}
 	return nil
@@ -223,10 +267,9 @@ func (c *conn2) isLeaving() bool {
 // pinged records a PING of the client. It reports whether the client must leave, because it has
 // sent too many.
 func (c *conn2) pinged() bool {
-	idle := c.drain.idle()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, idle)
+	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, c.state != http.StateActive)
 	return yes
 }
 
@@ -234,7 +277,7 @@ func (c *conn2) pinged() bool {
 // client has some time to read why.
 func (c *conn2) endCalmly() error {
 	logger.Infof("the server closes the connection of %v: too many pings", c.RemoteAddr())
-	c.tell(goAway(c.last, enhanceYourCalm, "too_many_pings"))
+	c.tell(sock.AppendGoAway(nil, c.last, enhanceYourCalm, "too_many_pings"))
 	limit := time.AfterFunc(lingering, func() { _ = c.Conn.Close() })
 	defer limit.Stop()
 	_, _ = io.Copy(io.Discard, io.LimitReader(c.in, plenty))
@@ -250,7 +293,7 @@ func (c *conn2) Write(b []byte) (n int, err error) {
 	c.busy = true
 	defer c.releaseLocked()
 	if len(c.extra) > 0 {
-		if n, err = c.writeLocked(b[:c.sent.toNext(b)]); err == nil {
+		if n, err = c.writeLocked(b[:toNext(c.sent, b)]); err == nil {
 			err = c.writeExtraLocked()
 		}
 	}
@@ -264,7 +307,7 @@ func (c *conn2) Write(b []byte) (n int, err error) {
 // writeLocked writes what package http writes. The connection is busy, and is not locked meanwhile.
 func (c *conn2) writeLocked(b []byte) (int, error) {
 	after := c.sent
-	speaks, leaves := after.move(b)
+	speaks, leaves := move(&after, b)
 	if speaks { // before the client can answer with a PING
 		c.mu.Lock()
 		c.pings.Spoke()
@@ -275,10 +318,13 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 	c.out.L.Lock()
 	if n < len(b) {
 		after = c.sent
-		_, leaves = after.move(b[:n])
+		_, leaves = move(&after, b[:n])
 	}
 	if c.sent = after; leaves {
-		c.drain.goesAway()
+		c.mu.Lock()
+		c.goAway = true
+		c.checkDrainedLocked()
+		c.mu.Unlock()
 	}
 	return n, err
 }
@@ -286,7 +332,7 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 // writeExtraLocked writes the extra frames, if what was written ends with a frame. The connection
 // is busy, and is not locked meanwhile.
 func (c *conn2) writeExtraLocked() (err error) {
-	for err == nil && len(c.extra) > 0 && c.sent.between() {
+	for err == nil && len(c.extra) > 0 && c.sent.Between() {
 		extra := c.extra
 		c.extra = nil
 		c.out.L.Unlock()
@@ -311,7 +357,7 @@ func (c *conn2) tell(frames []byte) {
 	c.out.L.Lock()
 	defer c.out.L.Unlock()
 	c.extra = append(c.extra, frames...)
-	if c.busy || !c.sent.between() {
+	if c.busy || !c.sent.Between() {
 		return
 	}
 	c.busy = true
@@ -387,10 +433,11 @@ func (c *conn2) Close() error {
 	c.mu.Lock()
 	over := c.over
 	c.over = true
-	for _, t := range []*time.Timer{c.timer, c.leaving} {
-		if t != nil {
-			t.Stop()
-		}
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	if c.leaving != nil {
+		c.leaving.Stop()
 	}
 	c.mu.Unlock()
 	if over {
@@ -401,7 +448,53 @@ func (c *conn2) Close() error {
 	c.server.mu.Unlock()
 	c.counted.End()
 	err := c.Conn.Close()
-	c.drain.changed(http.StateClosed)
+	c.changed(http.StateClosed)
 	close(c.closed)
 	return err
+}
+
+// settingsFor returns the SETTINGS frame that package http gets for a client's. The first says that
+// the client's table for decoding header blocks has no room, and none says anything else of it.
+//
+// Package http sets the size of its encoder's table when SETTINGS come, while another goroutine may
+// be encoding: a client that changes the size during answers would end the process. A table of size
+// 0 is what each client allows, whatever it says.
+func settingsFor(client []byte, first bool) []byte {
+	head, payload := client[:sock.FrameHead], client[sock.FrameHead:]
+	var kept []byte
+	if first {
+		kept = []byte{0, headerTableSize, 0, 0, 0, 0}
+	}
+	for s := range slices.Chunk(payload, sock.SettingSize) {
+		if binary.BigEndian.Uint16(s) != headerTableSize {
+			kept = append(kept, s...)
+		}
+	}
+	f := sock.AppendFrame(nil, sock.FrameSettings, head[4], kept)
+	copy(f[5:], head[5:]) // the stream
+	return f
+}
+
+// move moves at over b. It reports whether heads of frames of calls and of GOAWAY end in b.
+func move(at *sock.Cursor, b []byte) (speaks, leaves bool) {
+	for len(b) > 0 {
+		n, whole := at.Step(b)
+		b = b[n:]
+		if whole {
+			kind := at.Head[3]
+			speaks = speaks || kind == sock.FrameData || kind == sock.FrameHeaders
+			leaves = leaves || kind == sock.FrameGoAway
+		}
+	}
+	return speaks, leaves
+}
+
+// toNext returns how many bytes of b, which begins at the cursor, there are before the next place
+// between frames: all if there is no such place in b.
+func toNext(at sock.Cursor, b []byte) (n int) {
+	for n < len(b) && !at.Between() {
+		m, _ := at.Step(b[n:])
+		n += m
+	}
+	return n
 }

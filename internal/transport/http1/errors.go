@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -81,19 +80,11 @@ type connectDetail struct {
 func connectErrorOf(st *status.Status) *connectError {
 	e := &connectError{Code: codeOf(st.Code()).name, Message: st.Message()}
 	for _, d := range st.Proto().GetDetails() {
-		_, name, _ := cutLast(d.GetTypeUrl(), "/")
+		name := d.GetTypeUrl()
+		name = name[strings.LastIndexByte(name, '/')+1:]
 		e.Details = append(e.Details, connectDetail{name, base64.RawStdEncoding.EncodeToString(d.GetValue())})
 	}
 	return e
-}
-
-// cutLast is like strings.Cut, but cuts around the last sep. If s has no sep, cutLast returns "",
-// s, false.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return "", s, false
 }
 
 // encodeError returns a status as Connect's unary calls send it.
@@ -108,19 +99,12 @@ func encodeEndStream(end *link.End) []byte {
 		Error    *connectError       `json:"error,omitempty"`
 		Metadata map[string][]string `json:"metadata,omitempty"`
 	}
+	last.Metadata = make(map[string][]string)
 	if end.Status != nil {
 		last.Error = connectErrorOf(end.Status)
 	}
-	for key, values := range end.Trailer {
-		if reserved(key) || !link.ValidKey(key) || len(values) == 0 {
-			continue
-		}
-		if last.Metadata == nil {
-			last.Metadata = make(metadata.MD, len(end.Trailer))
-		}
-		for _, v := range values {
-			last.Metadata[key] = append(last.Metadata[key], encodeValue(key, v))
-		}
+	for key, v := range encodedMetadata(end.Trailer) {
+		last.Metadata[key] = append(last.Metadata[key], v)
 	}
 	b, _ := json.Marshal(&last) // strings only
 	return b

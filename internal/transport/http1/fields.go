@@ -43,35 +43,87 @@ func isBinary(name string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// A headerCount counts the lines of a header while package http reads it, because a client may take
-// a long time to send all of it. It counts all lines of each read. The last read may reach into the
-// body, but if package http reads on, everything before belongs to the header. Lines that arrived
-// together with the previous request are not counted, so [Server.serve] counts the fields again.
-type headerCount struct {
+// A headerWatch sees what package http reads of the headers of requests.
+//
+// It counts the lines of a header while package http reads it, because a client may take a long time
+// to send all of it. It counts all lines of each read. The last read may reach into the body, but if
+// package http reads on, everything before belongs to the header. Lines that arrived together with
+// the previous request are not counted, so [Server.answer] counts the fields again.
+//
+// It also looks for a Content-Length. If a request has both Transfer-Encoding and Content-Length, one
+// server may read it as one request and another server as two. Package http obeys Transfer-Encoding
+// and drops Content-Length from the header, but the connection must be closed after the answer (RFC
+// 9112, section 6.1). Package http may have read the beginning of a header together with the previous
+// request. Then a Content-Length of the previous request counts too, and the server closes a
+// connection that could stay open. That happens only to clients that do not wait for an answer before
+// they send the next request.
+type headerWatch struct {
 	reading bool // a header or what precedes it is being read
 	lines   int
+
+	buffer    int  // size of package http's buffer; 0 before the first read
+	idle      bool // nothing was read since the last request
+	matched   int  // how many bytes of contentLength the current line begins with; -1 if it is another field
+	hasLength bool // the current header may have a Content-Length
 }
+
+const contentLength = "content-length" // in any case
 
 // next is called when the state of the connection has changed, on the goroutine that reads
 // headers, while no other goroutine reads.
-func (h *headerCount) next(state http.ConnState) {
+func (h *headerWatch) next(state http.ConnState) {
 	switch state {
 	case http.StateActive: // the header was read
-		h.reading = false
+		h.reading, h.idle = false, false
 	case http.StateIdle:
-		*h = headerCount{reading: true}
+		h.reading, h.lines, h.idle = true, 0, true
 	}
 }
 
-// add counts what was read.
-func (h *headerCount) add(b []byte) {
+// ask is called before package http reads up to n bytes. n is the room in package http's buffer.
+// Between requests package http reads as soon as fewer than four bytes are left in the buffer.
+func (h *headerWatch) ask(n int) {
+	if h.buffer == 0 {
+		h.buffer = n
+	}
+	if h.idle && h.buffer-n < 4 {
+		h.hasLength = false
+	}
+	h.idle = false
+}
+
+// add looks at b, the bytes that were just read.
+func (h *headerWatch) add(b []byte) {
 	if h.reading {
 		h.lines += bytes.Count(b, []byte("\n"))
+	}
+	for i := 0; i < len(b); {
+		if h.matched < 0 {
+			n := bytes.IndexByte(b[i:], '\n')
+			if n < 0 {
+				return
+			}
+			i += n + 1
+			h.matched = 0
+			continue
+		}
+		c := b[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != contentLength[h.matched] {
+			h.matched = -1
+			continue
+		}
+		i++
+		if h.matched++; h.matched == len(contentLength) {
+			h.matched, h.hasLength = -1, true
+		}
 	}
 }
 
 // exceeds reports whether the header, as far as it was read, has more fields than the limit most.
-func (h *headerCount) exceeds(most int) bool { return h.reading && h.lines > most+1 }
+func (h *headerWatch) exceeds(most int) bool { return h.reading && h.lines > most+1 }
 
 var errFields = errors.New("the header of a request has too many fields")
 

@@ -14,45 +14,45 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
 // serve answers a request of HTTP/1.1. It is the http.Handler of the connections that Take gets.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(*conn)
-	c := conn.session
-	if !c.begin() {
+	if !conn.begin() {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
-	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
-		c.leaveBodyUnread()
+	if len(r.TransferEncoding) > 0 && conn.header.hasLength {
+		conn.session.leaveBodyUnread()
 	}
-	s.answer(w, r, c, c.handover)
+	s.answer(w, r, conn.session, conn.handover)
 }
 
 // answer answers a request, whatever carries it. h describes the connection.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h sock.Handover) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h sock.Handover) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {
 		refuse(c, w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
 		return
 	}
-	if why := s.origins.check(c.localAddr(), r); why != "" {
+	if why := s.origins.check(c.peer.LocalAddr, r); why != "" {
 		body := encodeError(status.New(codes.PermissionDenied, why))
 		w.Header().Set("Content-Type", "application/json")
 		refuse(c, w, r, http.StatusForbidden, string(body))
 		return
 	}
 	s.origins.allow(w.Header(), r)
-	e, ok := c.(*exchange)
-	switch socket := ok && e.socket; {
+	e, upgrades := c.exchange, websocket.HasToken(r.Header, "Upgrade", "websocket")
+	switch socket := e != nil && e.socket; {
 	case isPreflight(r):
 		s.origins.preflight(w.Header(), r)
 		refuse(c, w, r, http.StatusNoContent, "")
 		return
-	case ok && !socket && asksFor(r, "websocket"):
+	case e != nil && !socket && upgrades:
 		refuse(c, w, r, http.StatusNotFound, `this server takes WebSockets where its program says so: mux.Handle("/calls", server.WebSockets())`)
 		return
-	case socket, asksFor(r, "websocket"):
+	case socket, upgrades:
 		if code, why := s.openWebSocket(w, r, h); code != 0 {
 			refuse(c, w, r, code, why)
 		}
@@ -60,7 +60,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h
 	case r.ProtoMajor == 2 && isGRPC(r):
 		s.answerGRPC(w, r, c)
 		return
-	case s.opts.OnlyWebSockets && ok:
+	case h.Refused:
+		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients here (option OtherClients)")
+		return
+	case s.opts.OnlyWebSockets && e != nil:
 		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, over HTTP/2 and with the content type application/grpc")
 		return
 	case s.opts.OnlyWebSockets:
@@ -88,7 +91,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c callSession, h
 		resp.end(&link.End{Status: st})
 		return
 	}
-	resp.call(r)
+	resp.call(r, h.Accept)
 }
 
 // isGRPC reports whether r is a request of gRPC, by its content type, as grpc-go does.
@@ -97,21 +100,9 @@ func isGRPC(r *http.Request) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// asksFor reports whether r asks to upgrade the connection to protocol.
-func asksFor(r *http.Request, protocol string) bool {
-	for _, v := range r.Header.Values("Upgrade") {
-		for name := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(name), protocol) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // leave prepares an answer to a request whose body is not read: package http reads what
 // is left of it, for a short time, and closes the connection.
-func leave(c callSession, w http.ResponseWriter, r *http.Request) {
+func leave(c *session, w http.ResponseWriter, r *http.Request) {
 	if r.Body != http.NoBody {
 		c.leaveBodyUnread()
 		if c.leaves() {
@@ -123,7 +114,7 @@ func leave(c callSession, w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers a request that is no call.
-func refuse(c callSession, w http.ResponseWriter, r *http.Request, code int, text string) {
+func refuse(c *session, w http.ResponseWriter, r *http.Request, code int, text string) {
 	leave(c, w, r)
 	if code != http.StatusNoContent {
 		if w.Header().Get("Content-Type") == "" {
@@ -137,10 +128,13 @@ func refuse(c callSession, w http.ResponseWriter, r *http.Request, code int, tex
 }
 
 // call makes the call of the request and writes its answer.
-func (r *response) call(req *http.Request) {
+func (r *response) call(req *http.Request, accept func(link.Session) link.Acceptor) {
 	c, q := r.session, r.request
 	_ = r.flusher.EnableFullDuplex() // the reader may read while the writer writes
-	acceptor := c.accepted()
+	acceptor := c.acceptor
+	if c.exchange != nil {
+		acceptor = c.open(accept)
+	}
 	if acceptor == nil {
 		leave(c, r.w, req)
 		r.end(&link.End{Status: status.New(codes.Unavailable, stopping)})

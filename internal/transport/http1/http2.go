@@ -51,7 +51,7 @@ func (s *Server) newHTTP2() *http.Server {
 	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		if c, ok := c.(*conn2); ok {
-			c.drain.changed(state)
+			c.changed(state)
 		}
 	}
 	return h
@@ -64,7 +64,7 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, r *http.Request) {
 	h := c.handover
 	setTLS(r, h.Auth)
 	peer := link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth}
-	e := s.newExchange(w, r, peer, h.Accept)
+	e := s.newExchange(w, r, peer)
 	e.conn = c
 	s.serveExchange(e, r, h)
 }
@@ -89,7 +89,7 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept f
 func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor, socket bool) {
 	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake)) // of a WebSocket
 	r = r.WithContext(r.Context())                                                     // answer changes it
-	e := s.newExchange(w, r, peerOf(r), accept)
+	e := s.newExchange(w, r, peerOf(r))
 	e.socket = socket
 	if site, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
 		e.timed = site.WriteTimeout > 0
@@ -118,24 +118,24 @@ func (s *Server) logUnsafe() {
 func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
 	defer e.end()
 	if !s.opts.Begin() {
-		refuse(e, e, r, http.StatusServiceUnavailable, stopping)
+		refuse(e.session, e, r, http.StatusServiceUnavailable, stopping)
 		return
 	}
-	s.answer(e, r, e, h)
+	s.answer(e, r, e.session, h)
 }
 
 // answerGRPC answers a request of gRPC.
-func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c callSession) {
+func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c *session) {
 	w.Header().Del("X-Content-Type-Options") // clients would find it in the header's metadata
-	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients: dial it with github.com/nearcall/nearcall, or let its OtherClients have GRPCClients"}
-	e, ok := c.(*exchange)
+	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients here: dial it with github.com/nearcall/nearcall, or serve a tcp: or unix: listener whose OtherClients has GRPCClients"}
+	e := c.exchange
 	switch {
-	case !ok || s.opts.GRPC == nil:
+	case s.opts.GRPC == nil || e.conn != nil && e.conn.handover.Refused:
 	case e.conn != nil && s.opts.OnlyGRPC:
 		why = refused{codes.Unimplemented, "this server's GRPCServerOptions apply to connections of gRPC: make the call over a connection whose first request is of gRPC"}
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}
-	case s.opts.GRPC(&grpcAnswer{ResponseWriter: e.ResponseWriter, exchange: e}, undecoded(r), &e.peer):
+	case s.opts.GRPC(e, undecoded(r), &c.peer):
 		return
 	default:
 		why = refused{codes.Unavailable, stopping}
@@ -182,21 +182,6 @@ func undecoded(r *http.Request) *http.Request {
 	r = r.WithContext(r.Context())
 	r.URL = &raw
 	return r
-}
-
-// A grpcAnswer is the ResponseWriter that grpc-go writes a call's answer to. It lets grpc-go flush
-// what middleware has wrapped.
-type grpcAnswer struct {
-	http.ResponseWriter
-	exchange *exchange
-}
-
-// Flush implements [http.Flusher].
-func (a *grpcAnswer) Flush() { _ = a.exchange.control.Flush() }
-
-// SetWriteDeadline lets [http.ResponseController] set it.
-func (a *grpcAnswer) SetWriteDeadline(t time.Time) error {
-	return a.exchange.control.SetWriteDeadline(t)
 }
 
 // leaving is the body of a request of HTTP/2. If it cannot be read to its end, the client has

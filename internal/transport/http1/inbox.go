@@ -149,9 +149,7 @@ func (s *stream) Recv(f *link.Frame) error {
 	if f.Dst == nil {
 		return s.recvEnd(f)
 	}
-	if err := s.skip(); err != nil {
-		return err
-	}
+	s.skip()
 	var err error
 	if s.request.kind.enveloped() {
 		err = s.recvEnvelope(f)
@@ -196,7 +194,7 @@ func (s *stream) recvBare(f *link.Frame) error {
 		s.partial.done, s.partial.skip = true, size
 		return &link.RecvError{Size: clampInt(size), Limit: f.Limit}
 	}
-	b, err := s.receive(nil, min(int64(f.Limit), unlimited)+1, max(size, 0))
+	b, err := s.receive(min(int64(f.Limit), unlimited)+1, max(size, 0))
 	if err == nil { // the body may be larger than the limit
 		s.partial.done, s.partial.skip = true, unlimited
 		return &link.RecvError{Size: len(b), Limit: f.Limit}
@@ -216,7 +214,7 @@ func (s *stream) recvBare(f *link.Frame) error {
 // rest is called after the only message of a body. It returns io.EOF if the body ends there, or
 // else an error.
 func (s *stream) rest() error {
-	_, err := s.receive(nil, 1, 0)
+	_, err := s.receive(1, 0)
 	if err == nil {
 		return errMalformed
 	}
@@ -237,7 +235,7 @@ const (
 
 // recvEnvelope receives the next message.
 func (s *stream) recvEnvelope(f *link.Frame) error {
-	head, err := s.receive(nil, envelope, envelope)
+	head, err := s.receive(envelope, envelope)
 	if err == io.EOF && len(head) > 0 {
 		return errMalformed
 	}
@@ -252,7 +250,7 @@ func (s *stream) recvEnvelope(f *link.Frame) error {
 		s.partial.skip = n
 		return &link.RecvError{Size: clampInt(n), Limit: f.Limit}
 	}
-	b, err := s.receive(nil, n, n)
+	b, err := s.receive(n, n)
 	if err == io.EOF {
 		return errMalformed
 	}
@@ -275,49 +273,52 @@ func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
 	return err
 }
 
-// receive appends n bytes of the body to b as they arrive. size is how many bytes are expected,
+// receive returns the next n bytes of the body as they arrive. size is how many bytes are expected,
 // and determines the capacity. If fewer than n bytes come, the error says why.
-func (s *stream) receive(b []byte, n, size int64) ([]byte, error) {
+func (s *stream) receive(n, size int64) (b []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := &s.in
 	for n > 0 {
-		if in.data.Len() == 0 {
-			if in.err != nil {
-				return b, in.err
-			}
-			in.receiver.Wait(&s.mu, s.waiter)
-			continue
+		chunk, err := s.nextLocked(n)
+		if err != nil {
+			return b, err
 		}
-		chunk := in.data.Next(int(min(n, int64(in.data.Len()))))
 		if room := len(b) + len(chunk); room > cap(b) {
 			b = slices.Grow(b, int(min(max(size, int64(room)), growth*int64(room)))-len(b))
 		}
 		b = append(b, chunk...)
 		n -= int64(len(chunk))
-		wait.Unpark(in.reader.Wake())
 	}
 	return b, nil
 }
 
-// skip drops what is left of a message that was refused.
-func (s *stream) skip() error {
+// skip drops what is left of a message that was refused. If it does not come, the next step returns
+// the error.
+func (s *stream) skip() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := &s.in
 	for s.partial.skip > 0 {
-		if in.data.Len() == 0 {
-			if in.err != nil {
-				s.partial.skip = 0
-				return nil // the next step returns the error
-			}
-			in.receiver.Wait(&s.mu, s.waiter)
-			continue
+		chunk, err := s.nextLocked(s.partial.skip)
+		if err != nil {
+			s.partial.skip = 0
+			return
 		}
-		s.partial.skip -= int64(len(in.data.Next(int(min(s.partial.skip, int64(in.data.Len()))))))
-		wait.Unpark(in.reader.Wake())
+		s.partial.skip -= int64(len(chunk))
 	}
-	return nil
+}
+
+// nextLocked waits for bytes of the body and takes up to n of them. They stay valid while mu is
+// held.
+func (s *stream) nextLocked(n int64) ([]byte, error) {
+	in := &s.in
+	for in.data.Len() == 0 {
+		if in.err != nil {
+			return nil, in.err
+		}
+		in.receiver.Wait(&s.mu, s.waiter)
+	}
+	wait.Unpark(in.reader.Wake())
+	return in.data.Next(int(min(n, int64(in.data.Len())))), nil
 }
 
 func clampInt(n int64) int { return int(min(n, int64(^uint(0)>>1))) }

@@ -24,6 +24,18 @@ const (
 // enveloped reports whether messages are in envelopes.
 func (k kind) enveloped() bool { return k != bare }
 
+// headers returns the names of the headers for the compressor of messages and for those that the
+// sender accepts.
+func (k kind) headers() (encoding, accept string) {
+	switch k {
+	case bare:
+		return "Content-Encoding", "Accept-Encoding"
+	case connect:
+		return "Connect-Content-Encoding", "Connect-Accept-Encoding"
+	}
+	return "Grpc-Encoding", "Grpc-Accept-Encoding"
+}
+
 // prefix returns the length of the head of a message, in bytes.
 func (k kind) prefix() int {
 	if k.enveloped() {

@@ -3,6 +3,7 @@ package http1
 import (
 	"encoding/base64"
 	"fmt"
+	"iter"
 	"net/http"
 	"strings"
 
@@ -48,23 +49,29 @@ func metadataOf(h http.Header) (metadata.MD, error) {
 	return md, nil
 }
 
-// encodeValue returns a value of metadata as it is sent.
-func encodeValue(key, value string) string {
-	if strings.HasSuffix(key, "-bin") {
-		return base64.RawStdEncoding.EncodeToString([]byte(value))
+// encodedMetadata returns the entries of md as they are sent.
+func encodedMetadata(md metadata.MD) iter.Seq2[string, string] {
+	return func(yield func(key, value string) bool) {
+		for key, values := range md {
+			if reserved(key) || !link.ValidKey(key) {
+				continue
+			}
+			for _, v := range values {
+				if strings.HasSuffix(key, "-bin") {
+					v = base64.RawStdEncoding.EncodeToString([]byte(v))
+				}
+				if !yield(key, v) {
+					return
+				}
+			}
+		}
 	}
-	return value
 }
 
 // addMetadata adds md to the header h of a response. It puts prefix before each key.
 func addMetadata(h http.Header, prefix string, md metadata.MD) {
-	for key, values := range md {
-		if reserved(key) || !link.ValidKey(key) {
-			continue
-		}
-		for _, v := range values {
-			h.Add(prefix+key, encodeValue(key, v))
-		}
+	for key, v := range encodedMetadata(md) {
+		h.Add(prefix+key, v)
 	}
 }
 
@@ -80,14 +87,9 @@ func encodeTrailer(end *link.End) []byte {
 			b = fmt.Appendf(b, "%s: %s\r\n", link.DetailsKey, base64.RawStdEncoding.EncodeToString(details))
 		}
 	}
-	for key, values := range end.Trailer {
-		if reserved(key) || !link.ValidKey(key) {
-			continue
-		}
-		for _, v := range values {
-			if v = encodeValue(key, v); link.ValidText(v) { // a line break would begin another entry
-				b = fmt.Appendf(b, "%s: %s\r\n", key, v)
-			}
+	for key, v := range encodedMetadata(end.Trailer) {
+		if link.ValidText(v) { // a line break would begin another entry
+			b = fmt.Appendf(b, "%s: %s\r\n", key, v)
 		}
 	}
 	return b

@@ -64,9 +64,6 @@ func canonicalOrigin(u *url.URL) string {
 	return u.Scheme + "://" + host
 }
 
-// allows reports whether the user has allowed a request's Origin.
-func (o *origins) allows(origin string) bool { return o.any || o.exact[origin] }
-
 // check returns why a request is refused, or "".
 func (o *origins) check(local net.Addr, r *http.Request) string {
 	origin := r.Header.Get("Origin")
@@ -74,7 +71,7 @@ func (o *origins) check(local net.Addr, r *http.Request) string {
 	switch {
 	case len(r.Header.Values("Origin")) > 1:
 		return "the request has several Origin headers"
-	case origin != "" && o.allows(origin):
+	case origin != "" && (o.any || o.exact[origin]):
 		return ""
 	case origin != "" && !sameHost(origin, r.Host):
 		return fmt.Sprintf("pages of the origin %.200q must not make calls here; allow it with nearcall.WebOrigins", origin)

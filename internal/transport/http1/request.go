@@ -69,7 +69,8 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 		return nil, nil, unsupported(m, fmt.Sprintf("%s is a streaming method: %t; send the content type that goes with it", name, m.Streams))
 	}
 	q = &request{kind: k, method: name, known: m.Known, single: k == bare || m.Known && !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
-	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
+	encoding, _ := k.headers()
+	return q, q.complete(s, r, r.Header.Get(encoding)), nil
 }
 
 // pathOf returns the method's name: the path as the client has sent it, not decoded. If the server
@@ -132,13 +133,7 @@ func (q *request) complete(s *Server, r *http.Request, encoding string) *status.
 	if q.encoding != "" && !slices.Contains(s.opts.Compressors(), q.encoding) {
 		return status.Newf(codes.Unimplemented, "the compression %.100q is not supported; use one of: %s", q.encoding, s.compressors())
 	}
-	name := "Grpc-Accept-Encoding"
-	switch q.kind {
-	case bare:
-		name = "Accept-Encoding"
-	case connect:
-		name = "Connect-Accept-Encoding"
-	}
+	_, name := q.kind.headers()
 	accepted := acceptedOf(r.Header.Values(name))
 	q.accept = strings.Join(accepted, ",")
 	if q.encoding != "" && (len(r.Header.Values(name)) == 0 || slices.Contains(accepted, q.encoding)) {

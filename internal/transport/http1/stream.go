@@ -26,7 +26,7 @@ import (
 //     aborts. After that no step is added, and the reader drops what it reads.
 //   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
-	session  callSession
+	session  *session
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
@@ -61,8 +61,8 @@ const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }
 
-func newStream(c callSession, q *request) *stream {
-	return &stream{session: c, request: q, window: c.window(), encoding: q.replyEncoding}
+func newStream(c *session, q *request) *stream {
+	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
 }
 
 func (s *stream) Send(f *link.Frame) error {
@@ -81,39 +81,30 @@ func (s *stream) Send(f *link.Frame) error {
 		st.has = true
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for f.HasMsg && s.sendErr == nil && s.queued >= s.window {
 		s.sender.Wait(&s.mu, s.waiter)
 	}
-	if err := s.sendErr; err != nil {
-		s.mu.Unlock()
-		return err
-	}
-	if s.over { // aborted, and the callee is about to learn of it
-		err := s.reason
-		s.mu.Unlock()
-		return err
+	switch {
+	case s.sendErr != nil:
+		return s.sendErr
+	case s.over: // aborted, and the callee is about to learn of it
+		return s.reason
 	}
 	s.out = append(s.out, st)
 	s.queued += st.cost()
-	var sender, receiver, reader wait.Parker
 	if f.End != nil {
 		s.over = true
-		sender, receiver, reader = s.finish(link.ErrEnded)
-		s.session.limitWrites() // while mu is held: the writer must not finish the answer before the limit is set
+		s.finishLocked(link.ErrEnded)
+		s.session.limitWrites() // the writer must not finish the answer before the limit is set
 	}
-	writer := s.writer.Wake()
-	s.mu.Unlock()
-	wait.Unpark(writer)
-	wait.Unpark(sender)
-	wait.Unpark(receiver)
-	wait.Unpark(reader)
+	wait.Unpark(s.writer.Wake())
 	return nil
 }
 
-// finish makes sends fail at once, and receives once the bytes that have arrived were received.
-// The error is why, unless receiving has ended already. finish returns the goroutines to wake. mu
-// is held.
-func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
+// finishLocked makes sends fail at once, and receives once the bytes that have arrived were
+// received. The error is why, unless receiving has ended already.
+func (s *stream) finishLocked(why error) {
 	s.sendErr = why
 	if s.in.err == nil {
 		s.in.err = why
@@ -122,7 +113,9 @@ func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	if s.in.small && !s.in.ended {
 		s.session.endReads() // the writer is still reading the body: it must stop, and write the answer
 	}
-	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
+	wait.Unpark(s.sender.Wake())
+	wait.Unpark(s.in.receiver.Wake())
+	wait.Unpark(s.in.reader.Wake())
 }
 
 func (s *stream) Abort(reason error) {
@@ -134,19 +127,15 @@ func (s *stream) Abort(reason error) {
 	s.over, s.reason = true, reason
 	s.out, s.queued = nil, 0
 	f := s.onAbort
-	writer := s.writer.Wake()
 	s.session.limitWrites()
+	wait.Unpark(s.writer.Wake())
 	s.mu.Unlock()
-	wait.Unpark(writer)
 	if f != nil {
 		f(reason)
 	}
 	s.mu.Lock()
-	sender, receiver, reader := s.finish(reason)
-	s.mu.Unlock()
-	wait.Unpark(sender)
-	wait.Unpark(receiver)
-	wait.Unpark(reader)
+	defer s.mu.Unlock()
+	s.finishLocked(reason)
 }
 
 func (s *stream) OnAbort(f func(error)) {

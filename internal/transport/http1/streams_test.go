@@ -35,7 +35,7 @@ func TestStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, conn := net.Pipe()
-			st := newStream(newSession(serverOf(t, Options{Window: window}), sock.Handover{Conn: conn}), &request{kind: grpcWeb, size: -1})
+			st := newStream(newConn(serverOf(t, Options{Window: window}), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
 			far := <-accepted
 			bridge(far, st)
 			t.Cleanup(func() {
@@ -111,7 +111,7 @@ func (raw) Decode(data link.Data, v any) (kept bool, err error) {
 // TestAMessageTakesTheMemoryThatHasArrived: its announced length takes none.
 func TestAMessageTakesTheMemoryThatHasArrived(t *testing.T) {
 	_, conn := net.Pipe()
-	st := newStream(newSession(serverOf(t, Options{}), sock.Handover{Conn: conn}), &request{kind: grpcWeb, size: -1})
+	st := newStream(newConn(serverOf(t, Options{}), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
 	const announced, sent = 1 << 29, 100 << 10
 	received := make(chan error, 1)
 	go func() {

@@ -100,10 +100,7 @@ func New(o Options) (*Server, error) {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
-			conn := c.(*conn)
-			conn.header.next(state)
-			conn.lengths.next(state)
-			conn.session.changed(state)
+			c.(*conn).changed(state)
 		},
 	}
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
@@ -114,16 +111,17 @@ func New(o Options) (*Server, error) {
 
 // Take serves a connection and owns it from then on. It returns at once.
 func (s *Server) Take(h sock.Handover) {
-	c := newSession(s, h)
-	a := h.Accept(c)
-	if a == nil {
+	c := newConn(s, h)
+	a := c.session.open(h.Accept)
+	if a == nil || !c.start() {
 		_ = h.Conn.Close()
+		if a != nil {
+			a.Gone()
+		}
 		return
 	}
-	if c.start(a) {
-		// Serve starts the goroutine of the connection, and returns the error of the second Accept.
-		_ = s.http.Serve(&single{conn: &conn{Conn: h.Conn, session: c, first: h.First, header: headerCount{reading: true}}})
-	}
+	// Serve starts the goroutine of the connection, and returns the error of the second Accept.
+	_ = s.http.Serve(&single{conn: c})
 }
 
 // connKey is the context key of a request's *conn.

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -24,19 +23,13 @@ type response struct {
 	w       http.ResponseWriter
 	flusher *http.ResponseController
 	server  *Server
-	session callSession
+	session *session
 	stream  *stream // nil if there is no call
 	request *request
 	begun   bool // the header of the answer was written
 	ended   bool // the answer is complete
 
-	// What a bare answer holds back until the call ends, because its header depends on how the
-	// call ends.
-	header  metadata.MD
-	message []byte
-	has     bool
-	packed  bool
-	coding  string
+	held step // what was sent; a bare answer is held back until the call ends, because its header depends on how
 
 	text []byte // scratch space of a text
 }
@@ -77,20 +70,20 @@ func (r *response) answer() {
 // step writes a step. Its error is the error of a write.
 func (r *response) step(st *step) error {
 	if st.coding != "" {
-		r.coding = st.coding
+		r.held.coding = st.coding
 	}
 	if st.header != nil {
-		r.header = st.header
+		r.held.header = st.header
 	}
 	var err error
 	switch {
-	case r.request.kind == bare && st.has && r.has:
+	case r.request.kind == bare && st.has && r.held.has:
 		r.stream.Abort(errSecondMessage)
 		r.end(&link.End{Status: statusOf(errSecondMessage)})
 		return nil
 	case r.request.kind == bare:
 		if st.has {
-			r.message, r.has, r.packed = st.message, true, st.packed
+			r.held.message, r.held.has, r.held.packed = st.message, true, st.packed
 		}
 	case st.header != nil || st.has:
 		r.begin()
@@ -124,30 +117,16 @@ func (r *response) begin() {
 	}
 	r.begun = true
 	h := r.w.Header()
-	addMetadata(h, "", r.header)
+	addMetadata(h, "", r.held.header)
 	h.Set("Content-Type", r.request.mediaType)
-	prefix := "Grpc-"
-	if r.request.kind == connect {
-		prefix = "Connect-"
-	}
-	if r.coding != "" {
-		h.Set(encodingHeader(r.request.kind), r.coding)
+	encoding, accept := r.request.kind.headers()
+	if r.held.coding != "" {
+		h.Set(encoding, r.held.coding)
 	}
 	if names := r.server.compressors(); names != "" {
-		h.Set(prefix+"Accept-Encoding", names)
+		h.Set(accept, names)
 	}
 	r.writeHeader(http.StatusOK)
-}
-
-// encodingHeader returns the header that names the compressor of messages.
-func encodingHeader(k kind) string {
-	switch k {
-	case bare:
-		return "Content-Encoding"
-	case connect:
-		return "Connect-Content-Encoding"
-	}
-	return "Grpc-Encoding"
 }
 
 // writeHeader completes the header with the fields that depend on the connection and on the
@@ -170,24 +149,24 @@ var errNoMessage = errors.New("the handler has returned no message")
 // endBare writes the answer to a unary call of Connect.
 func (r *response) endBare(end *link.End) {
 	st := end.Status
-	if st == nil && !r.has {
+	if st == nil && !r.held.has {
 		st = status.New(codes.Internal, errNoMessage.Error())
 	}
 	h := r.w.Header()
-	addMetadata(h, "", r.header)
+	addMetadata(h, "", r.held.header)
 	addMetadata(h, "Trailer-", end.Trailer)
 	if names := r.server.compressors(); names != "" {
 		h.Set("Accept-Encoding", names)
 	}
-	code, body, contentType := http.StatusOK, r.message, r.request.mediaType
+	code, body, contentType := http.StatusOK, r.held.message, r.request.mediaType
 	switch {
 	case st != nil:
 		code, body, contentType = codeOf(st.Code()).http, encodeError(st), "application/json"
 		if st.Code() == codes.Unimplemented && !r.request.known {
 			code = http.StatusNotFound // as for other paths that a server does not have
 		}
-	case r.packed:
-		h.Set("Content-Encoding", r.coding)
+	case r.held.packed:
+		h.Set("Content-Encoding", r.held.coding)
 	}
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -108,11 +108,12 @@ func (a *arena) allocateReady(class int) (at int, ok bool) {
 
 // reuse returns a slab that was freed before. The caller holds mu.
 func (a *arena) reuse(class int) (at int, ok bool) {
-	list := &a.freeSlabs[class-minSlab]
-	if len(*list) == 0 || a.closed {
+	list := a.freeSlabs[class-minSlab]
+	last := len(list) - 1
+	if last < 0 || a.closed {
 		return 0, false
 	}
-	at = pop(list)
+	at, a.freeSlabs[class-minSlab] = list[last], list[:last]
 	a.write(at, class)
 	return at, true
 }
@@ -163,13 +164,6 @@ func (a *arena) allocateNew(class int) (at int, ok bool) {
 	}
 	a.paged = end
 	return at, true
-}
-
-func pop(list *[]int) int {
-	last := len(*list) - 1
-	at := (*list)[last]
-	*list = (*list)[:last]
-	return at
 }
 
 // excessPages calls size, and returns how many of the bytes that size reports are not pages of this

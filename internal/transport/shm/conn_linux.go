@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // A Conn carries bytes between two processes of one machine through shared memory. It is a
@@ -40,7 +41,7 @@ type Conn struct {
 	slabs   *arena   // this side's
 	fetches fetching // of messages in the peer's slabs
 	closing sync.Once
-	closed  chan struct{}
+	closed  chan struct{} // once it is closed, the memory may be unmapped: look while in or out is locked
 
 	deadline atomic.Int64 // of Read, as instant returns it; 0 means none
 }
@@ -97,16 +98,6 @@ func (c *Conn) allocateFirst(server bool) error {
 	return nil
 }
 
-// isClosed reports whether the memory may be unmapped. The caller has locked the field in or out.
-func (c *Conn) isClosed() bool {
-	select {
-	case <-c.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // TryRead implements [mux.Prompt].
 func (c *Conn) TryRead(b []byte) (int, error) {
 	c.in.Lock()
@@ -116,7 +107,7 @@ func (c *Conn) TryRead(b []byte) (int, error) {
 
 // read reads what the peer has published, if anything. The caller has locked the field in.
 func (c *Conn) read(b []byte) (int, error) {
-	if c.isClosed() {
+	if link.IsClosed(c.closed) {
 		return 0, net.ErrClosed
 	}
 	n, wanted, err := c.in.read(b)
@@ -149,7 +140,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 			continue
 		}
 		wakeUps, err := c.data.wait()
-		if c.isClosed() {
+		if link.IsClosed(c.closed) {
 			return 0, net.ErrClosed
 		}
 		if wrong := c.in.wokenBy(wakeUps); wrong != nil {
@@ -177,7 +168,7 @@ func (c *Conn) TryWrite(b []byte, all [][]byte) (int, error) {
 
 // write writes as much as the ring has room for. The caller has locked the field out.
 func (c *Conn) write(all ...[]byte) (n int, err error) {
-	if c.isClosed() {
+	if link.IsClosed(c.closed) {
 		return 0, net.ErrClosed
 	}
 	for _, b := range all {
@@ -219,7 +210,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 			continue
 		}
 		wakeUps, err := c.space.wait()
-		if c.isClosed() {
+		if link.IsClosed(c.closed) {
 			return n, net.ErrClosed
 		}
 		vain++

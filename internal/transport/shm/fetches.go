@@ -56,9 +56,11 @@ func (f *fetching) hold(at, n int) error {
 	if f.closed {
 		return net.ErrClosed
 	}
-	if !f.used.mark(at, n) {
+	used := f.used
+	if all, more := used.mark(at, n); more < all {
 		return fmt.Errorf("%w: its message of %d bytes at %d is where another is", errBroken, n, at)
 	}
+	f.used = used
 	if f.held == nil {
 		f.held = make(map[int]*arrival)
 	}
@@ -178,29 +180,17 @@ func (f *fetching) isHeld(m *arrival) bool {
 // units are a bitmap of pieces of slabs, with a bit for each partAlign bytes.
 type units [maxSlabs / partAlign / 64]uint64
 
-// markMore marks the pieces of n bytes at offset at, and returns how many were not marked.
-func (u *units) markMore(at, n int) (more int) {
+// mark marks the pieces of n bytes at offset at. It returns how many there are, and how many of them
+// were not marked.
+func (u *units) mark(at, n int) (all, more int) {
 	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
 		if u[i/64]>>(i%64)&1 == 0 {
 			u[i/64] |= 1 << (i % 64)
 			more++
 		}
+		all++
 	}
-	return more
-}
-
-// mark marks the pieces of n bytes at offset at, and reports false if one is marked already.
-func (u *units) mark(at, n int) bool {
-	first, end := at/partAlign, (at+n+partAlign-1)/partAlign
-	for i := first; i < end; i++ {
-		if u[i/64]>>(i%64)&1 != 0 {
-			return false
-		}
-	}
-	for i := first; i < end; i++ {
-		u[i/64] |= 1 << (i % 64)
-	}
-	return true
+	return all, more
 }
 
 // clear clears the pieces that contain the n bytes from offset at on.

@@ -285,7 +285,7 @@ func SameUser(conn *net.UnixConn) error {
 	if credErr != nil {
 		return fmt.Errorf("the system does not say whose process the peer is: %w", credErr)
 	}
-	return trusts(uint32(os.Geteuid()), cred.Uid, readOnce)
+	return trusts(uint32(os.Geteuid()), cred.Uid, unknownOnce)
 }
 
 // count counts the outcome of an offer.

@@ -46,7 +46,8 @@ func (f *fetching) mapping(at, n int) []byte {
 		return nil
 	}
 	after := f.touched
-	if more := partAlign * after.markMore(at, n); more > 0 {
+	_, pieces := after.mark(at, n)
+	if more := partAlign * pieces; more > 0 {
 		if !f.memory.reserveRead(more, f.paid) {
 			return nil
 		}

@@ -47,7 +47,7 @@ func TestWhoIsTheSameUser(t *testing.T) {
 			}
 			return []byte(s), nil
 		}
-		err := trusts(test.mine, test.peers, read)
+		err := trusts(test.mine, test.peers, func() (uint32, bool) { return unknownUser(read) })
 		if (err != nil) != (test.why != "") || err != nil && !strings.Contains(err.Error(), test.why) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -38,10 +38,12 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 		err = ctx.Err()
 	}
 	switch {
+	case errors.Is(err, link.ErrForeign):
+		return nil, false, err
 	case err != nil:
 		return nil, false, fmt.Errorf("the server has not said which protocol it speaks: %w", err)
-	case reply != isGRPC:
-		return conn, reply == isNative, reply.error(first)
+	case reply == isNative:
+		return conn, true, nil
 	}
 	a := &asked{Begun: Begun{Conn: conn, first: first}, asking: asking, preface: preface}
 	if s, ok := conn.(syscall.Conn); ok {
@@ -64,15 +66,16 @@ func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 	}()
 	// Both replies that let the connection go on decide with their first 9 bytes. What follows in
 	// nearcall's protocol is for the session, which may receive descriptors with it.
-	first = make([]byte, 0, frameHead)
+	first = make([]byte, 0, FrameHead)
 	for {
 		n, err := conn.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
-		switch r = replyOf(first); {
+		r, foreign := replyOf(first)
+		switch {
 		case r == isNative: // the server has read the question
 			return first, r, <-asking
 		case r != unclearYet:
-			return first, r, nil
+			return first, r, foreign
 		case err == io.EOF, errors.Is(err, syscall.ECONNRESET):
 			err = errors.New("it closed the connection")
 			if n := len(first); n > 0 {
@@ -97,48 +100,31 @@ const (
 	unclearYet reply = iota
 	isNative
 	isGRPC
-	isOldNative // nearcall, but it does not know the question
-	isHTTP1
-	wantsTLS // it expects TLS
 	isForeign
 )
 
-// replyOf returns the reply that begins with first, of up to 9 bytes.
-func replyOf(first []byte) reply {
+// replyOf returns the reply that begins with first, of up to 9 bytes. If it is foreign, the error
+// says what listens there.
+func replyOf(first []byte) (reply, error) {
 	const http1 = "HTTP/1."
+	what := ""
 	switch s := string(first); {
 	case s == wire.Answer:
-		return isNative
-	case len(s) < frameHead && (strings.HasPrefix(wire.Answer, s) || strings.HasPrefix(http1, s) && s != http1 || mayBeSettings(first) || s == "\x15"):
-		return unclearYet
+		return isNative, nil
+	case len(s) < FrameHead && (strings.HasPrefix(wire.Answer, s) || strings.HasPrefix(http1, s) && s != http1 || mayBeSettings(first) || s == "\x15"):
+		return unclearYet, nil
 	case mayBeSettings(first):
-		return isGRPC
-	case strings.HasPrefix(wire.Magic, s):
-		return isOldNative
-	case strings.HasPrefix(s, http1):
-		return isHTTP1
-	case strings.HasPrefix(s, "\x15\x03"): // an alert
-		return wantsTLS
-	}
-	return isForeign
-}
-
-// error returns the error of a reply that begins with first, nil if the connection can go on.
-func (r reply) error(first []byte) error {
-	what := ""
-	switch r {
-	case isNative, isGRPC:
-		return nil
-	case isOldNative:
+		return isGRPC, nil
+	case strings.HasPrefix(wire.Magic, s): // it does not know the question
 		what = "a nearcall server listens there that cannot be asked for its protocol, as within a WebSocket; dial a ws: or wss: target"
-	case isHTTP1:
+	case strings.HasPrefix(s, http1):
 		what = "an HTTP/1 server listens there, or one that expects TLS; dial the port of a gRPC server, or use WithTransportCredentials"
-	case wantsTLS:
+	case strings.HasPrefix(s, "\x15\x03"): // an alert
 		what = "the server expects TLS; use WithTransportCredentials"
 	default:
 		what = fmt.Sprintf("neither a gRPC server nor a nearcall server listens there: it begins with %q; dial another address", first)
 	}
-	return fmt.Errorf("%w: %s", link.ErrForeign, what)
+	return isForeign, fmt.Errorf("%w: %s", link.ErrForeign, what)
 }
 
 // ErrOnlyGRPC is why a connection to an ordinary gRPC server is not nearer.

@@ -2,20 +2,10 @@ package sock
 
 import "strings"
 
-// What a connection's first header block says of the request's content type: HPACK, RFC 7541. A
+// Who serves a connection follows from the content type in its first header block: HPACK, RFC 7541. A
 // first block finds the dynamic table empty, and the search ends at the first content type, so a
 // field that refers to the dynamic table is another. All fields before are skipped, so a whole
 // decoder is not needed.
-
-// A contentType is what is known of the content type of a request.
-type contentType byte
-
-const (
-	noType    contentType = iota // there is none
-	grpcType                     // application/grpc, maybe with a codec or a parameter
-	otherType                    // any other
-	unclear                      // the block is malformed
-)
 
 const (
 	staticContentType = 31 // the index of content-type, with an empty value, in the static table
@@ -24,8 +14,9 @@ const (
 	plainGRPC, codedGRPC = "application/grpc", "\x1d\x75\xd0\x62\x0d\x26\x3d\x4c\x4d\x65\x64" // 88 bits, without padding
 )
 
-// contentTypeOf returns the content type in a connection's first header block.
-func contentTypeOf(b []byte) contentType {
+// serverFor returns who serves the connection whose first header block is b. A malformed block is
+// for grpc-go, and a request without a content type for net/http.
+func serverFor(b []byte) server {
 	for len(b) > 0 {
 		c := b[0]
 		prefix := 4
@@ -39,11 +30,11 @@ func contentTypeOf(b []byte) contentType {
 		}
 		index, rest, ok := integer(b, prefix)
 		if !ok {
-			return unclear
+			return byGRPC
 		}
 		named := index == staticContentType && prefix != 5
 		if b = rest; prefix == 7 && named {
-			return otherType // the value is empty
+			return byHTTP // the value is empty
 		}
 		if prefix == 7 || prefix == 5 {
 			continue
@@ -51,24 +42,25 @@ func contentTypeOf(b []byte) contentType {
 		if index == 0 {
 			name, coded, rest, ok := text(b)
 			if !ok {
-				return unclear
+				return byGRPC
 			}
 			b, named = rest, name == plainName && !coded || name == codedName && coded
 		}
 		value, coded, rest, ok := text(b)
 		if !ok {
-			return unclear
+			return byGRPC
 		}
 		if b = rest; named {
-			return typeOf(value, coded)
+			return serverOf(value, coded)
 		}
 	}
-	return noType
+	return byHTTP
 }
 
-// typeOf returns the type of a content type's value. coded says that it is in Huffman's code: there
-// a semicolon is eight bits, and a plus the eleven bits 11111111011.
-func typeOf(value string, coded bool) contentType {
+// serverOf returns who serves requests with a content type: grpc-go if it is application/grpc, maybe
+// with a codec or a parameter. coded says that it is in Huffman's code: there a semicolon is eight
+// bits, and a plus the eleven bits 11111111011.
+func serverOf(value string, coded bool) server {
 	name := plainGRPC
 	if coded {
 		name = codedGRPC
@@ -77,13 +69,13 @@ func typeOf(value string, coded bool) contentType {
 	switch {
 	case !ok:
 	case rest == "":
-		return grpcType
+		return byGRPC
 	case !coded && (rest[0] == '+' || rest[0] == ';'):
-		return grpcType
+		return byGRPC
 	case coded && (rest[0] == 0xfb || len(rest) > 1 && rest[0] == 0xff && rest[1]>>5 == 0b011):
-		return grpcType
+		return byGRPC
 	}
-	return otherType
+	return byHTTP
 }
 
 // integer decodes the integer at the start of b, whose first byte has that many bits of it.

@@ -56,7 +56,7 @@ func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (st
 	peer := c.peer
 	peer.Addr, peer.LocalAddr = c.conn.RemoteAddr(), c.conn.LocalAddr()
 	o := &nearOffer{tcp: tcp, ends: ends{client: far, server: near, namespace: namespaceOf(tcp)}, peer: peer, accept: c.accept}
-	_ = c.conn.SetReadDeadline(earlier(c.deadline, time.Now().Add(staying)))
+	_ = c.conn.SetReadDeadline(time.Now().Add(min(time.Until(c.deadline), staying)))
 	n, err := l.add(ctx, o)
 	if err != nil {
 		if !errors.Is(err, net.ErrClosed) {
@@ -71,14 +71,6 @@ func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (st
 	}
 	c.greeted = true
 	return l.waitFor(c, o)
-}
-
-// earlier returns the earlier of two times.
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // waitFor waits until c's client, to which o was offered, has sent something, and adds that to

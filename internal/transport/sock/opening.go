@@ -30,7 +30,6 @@ const (
 	maxOpening = 16 << 10 // how many bytes of a client's frames are kept for net/http
 	maxBlock   = 64 << 10 // how many bytes of a client's first header block are
 	maxFrame   = 16 << 10 // the payload of a frame, before a server allows more
-	frameHead  = 9        // the head of a frame, in bytes
 )
 
 // An opening is the connection that grpc-go gets before the first request has come.
@@ -68,12 +67,8 @@ type opening struct {
 // takeHTTP2 hands a connection of HTTP/2 to who serves it. mixes says that the client may send
 // requests of several protocols over the connection.
 func (l *Listener) takeHTTP2(h Handover, mixes bool) {
-	switch {
-	case l.GRPC == nil, mixes && l.Mixes && l.HTTP2 != nil:
+	if l.GRPC == nil || h.Refused || mixes && l.Mixes {
 		l.HTTP2(h)
-		return
-	case l.HTTP2 == nil:
-		l.GRPC(h)
 		return
 	}
 	patience := cmp.Or(l.Options.Handshake, mux.DefaultHandshake)
@@ -105,39 +100,39 @@ const (
 
 // parse parses the frames that have arrived.
 func (o *opening) parse() server {
-	for len(o.in)-o.at >= frameHead {
+	for len(o.in)-o.at >= FrameHead {
 		rest := o.in[o.at:]
-		kind, flags, n := rest[3], rest[4], payloadSize(rest)
+		kind, flags, n := rest[3], rest[4], PayloadSize(rest)
 		if n > maxFrame {
 			return byGRPC
 		}
-		if len(rest) < frameHead+n {
+		if len(rest) < FrameHead+n {
 			break
 		}
-		frame, payload := rest[:frameHead+n], rest[frameHead:frameHead+n]
+		frame, payload := rest[:FrameHead+n], rest[FrameHead:FrameHead+n]
 		begun := o.at > 0
-		switch isAck := flags&flagEnd != 0; {
-		case begun != (kind == frameContinuation), o.received == 0 && (kind != frameSettings || isAck):
+		switch isAck := flags&FlagAck != 0; {
+		case begun != (kind == frameContinuation), o.received == 0 && (kind != FrameSettings || isAck):
 			return byGRPC
-		case kind == frameHeaders, kind == frameContinuation:
-			if kind == frameHeaders {
+		case kind == FrameHeaders, kind == frameContinuation:
+			if kind == FrameHeaders {
 				payload = blockOf(payload, flags)
 			}
 			o.block = append(o.block, payload...)
 			if o.at += len(frame); flags&flagHeaders != 0 {
-				return serverOf(contentTypeOf(o.block))
+				return serverFor(o.block)
 			}
 			if o.at > maxBlock {
 				return byGRPC
 			}
 			continue
-		case kind == frameSettings && isAck:
+		case kind == FrameSettings && isAck:
 			o.acked++
-		case kind == frameSettings && n%settingSize == 0:
+		case kind == FrameSettings && n%SettingSize == 0:
 			o.received++
 			o.settings = append(o.settings, payload...)
-		case kind == framePing && isAck:
-		case kind == framePing && n == pingSize:
+		case kind == FramePing && isAck:
+		case kind == FramePing && n == pingSize:
 			o.pings = append(o.pings, payload...)
 		case kind == frameWindowUpdate, kind == framePriority, kind > frameContinuation:
 			o.others = append(o.others, frame...)
@@ -151,15 +146,6 @@ func (o *opening) parse() server {
 	}
 	return undecidedYet
 }
-
-func serverOf(t contentType) server {
-	if t == noType || t == otherType {
-		return byHTTP
-	}
-	return byGRPC
-}
-
-func payloadSize(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
 
 // blockOf returns the part of a header block in the payload of a HEADERS frame. If that is
 // malformed, the server refuses it.
@@ -195,11 +181,7 @@ func (o *opening) Read(b []byte) (int, error) {
 	case len(o.ready) == 0:
 		return o.Conn.Read(b)
 	}
-	n := copy(b, o.ready)
-	if o.ready = o.ready[n:]; len(o.ready) == 0 {
-		o.ready = nil
-	}
-	return n, nil
+	return Take(b, &o.ready), nil
 }
 
 // OnRequest sets a function that is called once the connection is grpc-go's for good. It is called
@@ -224,10 +206,10 @@ func (o *opening) leave() {
 	o.taken.Store(true)
 	var missing []byte
 	for range o.received - o.acks {
-		missing = frame(missing, frameSettings, flagEnd, 0, "")
+		missing = AppendFrame(missing, FrameSettings, FlagAck, nil)
 	}
 	for ping := range slices.Chunk(o.pings[o.pongs*pingSize:], pingSize) {
-		missing = frame(missing, framePing, flagEnd, 0, string(ping))
+		missing = AppendFrame(missing, FramePing, FlagAck, ping)
 	}
 	owed := o.sent - o.acked
 	o.mu.Unlock()
@@ -235,7 +217,7 @@ func (o *opening) leave() {
 		_, _ = o.Conn.Write(missing) // net/http meets the error again
 	}
 	h := o.handover
-	h.First = frame([]byte(preface), frameSettings, 0, 0, string(o.settings))
+	h.First = AppendFrame([]byte(preface), FrameSettings, 0, o.settings)
 	h.First = append(append(h.First, o.others...), o.in[:o.at]...)
 	c := &continued{Conn: o.Conn, in: acks{left: owed}, out: acks{left: 1}}
 	c.ready = c.in.drop(o.in[o.at:])
@@ -277,18 +259,18 @@ func (o *opening) flushLocked() error {
 		o.later, o.out = nil, nil
 		defer o.direct.Store(true)
 	}
-	for len(o.out) >= frameHead && len(o.out) >= frameHead+payloadSize(o.out) {
-		whole := o.out[:frameHead+payloadSize(o.out)]
+	for len(o.out) >= FrameHead && len(o.out) >= FrameHead+PayloadSize(o.out) {
+		whole := o.out[:FrameHead+PayloadSize(o.out)]
 		o.out = o.out[len(whole):]
-		switch kind, isAck := whole[3], whole[4]&flagEnd != 0; {
+		switch kind, isAck := whole[3], whole[4]&FlagAck != 0; {
 		case kind == frameWindowUpdate:
 			o.later = append(o.later, whole...)
 			continue
-		case kind == frameSettings && isAck:
+		case kind == FrameSettings && isAck:
 			o.acks++
-		case kind == frameSettings:
+		case kind == FrameSettings:
 			o.sent++
-		case kind == framePing && isAck:
+		case kind == FramePing && isAck:
 			o.pongs++
 		}
 		may = append(may, whole...)
@@ -308,28 +290,20 @@ func (o *opening) Close() error {
 	return o.Conn.Close()
 }
 
-// SetDeadline implements [net.Conn] for grpc-go.
-func (o *opening) SetDeadline(t time.Time) error {
+// unlessTaken sets a deadline for grpc-go.
+func (o *opening) unlessTaken(set func(time.Time) error, t time.Time) error {
 	if o.taken.Load() {
 		return nil
 	}
-	return o.Conn.SetDeadline(t)
+	return set(t)
 }
 
-// SetReadDeadline implements [net.Conn] for grpc-go.
-func (o *opening) SetReadDeadline(t time.Time) error {
-	if o.taken.Load() {
-		return nil
-	}
-	return o.Conn.SetReadDeadline(t)
-}
+func (o *opening) SetDeadline(t time.Time) error { return o.unlessTaken(o.Conn.SetDeadline, t) }
 
-// SetWriteDeadline implements [net.Conn] for grpc-go.
+func (o *opening) SetReadDeadline(t time.Time) error { return o.unlessTaken(o.Conn.SetReadDeadline, t) }
+
 func (o *opening) SetWriteDeadline(t time.Time) error {
-	if o.taken.Load() {
-		return nil
-	}
-	return o.Conn.SetWriteDeadline(t)
+	return o.unlessTaken(o.Conn.SetWriteDeadline, t)
 }
 
 // A continued connection is what net/http gets of a connection that grpc-go has begun to serve.
@@ -351,11 +325,7 @@ func (c *continued) Read(b []byte) (int, error) {
 		}
 		c.ready = c.in.drop(b[:n])
 	}
-	n := copy(b, c.ready)
-	if c.ready = c.ready[n:]; len(c.ready) == 0 {
-		c.ready = nil
-	}
-	return n, nil
+	return Take(b, &c.ready), nil
 }
 
 func (c *continued) Write(b []byte) (int, error) {
@@ -372,32 +342,25 @@ func (c *continued) Write(b []byte) (int, error) {
 
 // acks drops the first acknowledgements of SETTINGS from a sequence of frames.
 type acks struct {
-	left    int    // how many acknowledgements are still to be dropped
-	head    []byte // the beginning of the head of a frame
-	payload int    // how many bytes of a frame's payload are still to come
+	left int // how many acknowledgements are still to be dropped
+	at   Cursor
 }
 
 // drop returns a copy of the next bytes of the sequence without what is dropped. The beginning of
 // a frame's head may come with a later call.
 func (a *acks) drop(b []byte) (rest []byte) {
 	for len(b) > 0 && a.left > 0 {
-		if a.payload > 0 {
-			n := min(a.payload, len(b))
-			rest, b = append(rest, b[:n]...), b[n:]
-			a.payload -= n
-			continue
-		}
-		n := min(frameHead-len(a.head), len(b))
-		a.head, b = append(a.head, b[:n]...), b[n:]
-		if len(a.head) < frameHead {
-			break
-		}
-		if a.head[3] == frameSettings && a.head[4]&flagEnd != 0 && payloadSize(a.head) == 0 {
+		inPayload := a.at.rest > 0
+		n, whole := a.at.Step(b)
+		switch head := a.at.Head[:]; {
+		case inPayload:
+			rest = append(rest, b[:n]...)
+		case whole && head[3] == FrameSettings && head[4]&FlagAck != 0 && a.at.rest == 0:
 			a.left--
-		} else {
-			rest, a.payload = append(rest, a.head...), payloadSize(a.head)
+		case whole:
+			rest = append(rest, head...)
 		}
-		a.head = a.head[:0]
+		b = b[n:]
 	}
 	return append(rest, b...)
 }

@@ -57,15 +57,6 @@ type Options struct {
 	Enforcement     keepalive.EnforcementPolicy
 }
 
-// maxWindow returns how far a call's window may grow. As in gRPC, a window that the user
-// has set does not grow.
-func (o Options) maxWindow() int {
-	if o.Window != 0 {
-		return 0
-	}
-	return maxWindow
-}
-
 // mux returns the options of a session over conn, or over the connection that has replaced it.
 // The caller has set all of peer but the addresses and the path, which are those of conn unless it has
 // set them.
@@ -79,11 +70,15 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, pee
 	if peer.Path == counters.Other && peer.Addr != nil {
 		peer.Path = counters.PathOver(peer.Addr.Network())
 	}
-	return mux.Options{
-		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
+	m := mux.Options{
+		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: peer,
 	}
+	if o.Window == 0 { // as in gRPC, a window that the user has set does not grow
+		m.MaxWindow = maxWindow
+	}
+	return m
 }
 
 // A Dialer implements [link.Dialer].

@@ -20,26 +20,19 @@ func acceptKey(key string) string {
 	return base64.StdEncoding.EncodeToString(h[:])
 }
 
-// hasToken reports whether a header field, a list, contains token.
-func hasToken(h http.Header, field, token string) bool {
+// tokens returns the elements of a header field that is a list.
+func tokens(h http.Header, field string) (all []string) {
 	for _, list := range h.Values(field) {
-		for name := range strings.SplitSeq(list, ",") {
-			if strings.EqualFold(strings.TrimSpace(name), token) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// subprotocols returns the subprotocols that a header names.
-func subprotocols(h http.Header) (all []string) {
-	for _, list := range h.Values("Sec-WebSocket-Protocol") {
 		for name := range strings.SplitSeq(list, ",") {
 			all = append(all, strings.TrimSpace(name))
 		}
 	}
 	return all
+}
+
+// HasToken reports whether a header field, a list, contains token.
+func HasToken(h http.Header, field, token string) bool {
+	return slices.ContainsFunc(tokens(h, field), func(name string) bool { return strings.EqualFold(name, token) })
 }
 
 // Check returns why a request cannot be upgraded, with the status code of the answer. The code is
@@ -55,11 +48,11 @@ func Check(r *http.Request, answer http.Header) (code int, why string) {
 
 func check(r *http.Request) (code int, why string) {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	protocols := subprotocols(r.Header)
+	protocols := tokens(r.Header, "Sec-WebSocket-Protocol")
 	switch {
 	case r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor == 0:
 		return http.StatusBadRequest, fmt.Sprintf("a request for WebSocket is a GET of HTTP/1.1, and this is a %.20s of %s", r.Method, r.Proto)
-	case !hasToken(r.Header, "Upgrade", "websocket") || !hasToken(r.Header, "Connection", "Upgrade"):
+	case !HasToken(r.Header, "Upgrade", "websocket") || !HasToken(r.Header, "Connection", "Upgrade"):
 		return http.StatusUpgradeRequired, "only WebSockets are opened here; a proxy must pass on the headers Upgrade and Connection"
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
 		return http.StatusUpgradeRequired, "this server speaks version 13 of WebSocket"

@@ -73,7 +73,7 @@ func ask(conn net.Conn, target *url.URL, header http.Header, key string) (first 
 // checkAnswer returns an error unless the server has agreed to speak nearcall's protocol.
 func checkAnswer(resp *http.Response, key string) error {
 	h := resp.Header
-	switch protocols := subprotocols(h); {
+	switch protocols := tokens(h, "Sec-WebSocket-Protocol"); {
 	case resp.StatusCode != http.StatusSwitchingProtocols:
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason))
 		_ = resp.Body.Close()
@@ -81,7 +81,7 @@ func checkAnswer(resp *http.Response, key string) error {
 			return fmt.Errorf("the server refuses WebSocket: %s: %.300q", resp.Status, t)
 		}
 		return fmt.Errorf("the server refuses WebSocket: %s", resp.Status)
-	case !hasToken(h, "Upgrade", "websocket"), !hasToken(h, "Connection", "Upgrade"), h.Get("Sec-WebSocket-Accept") != acceptKey(key):
+	case !HasToken(h, "Upgrade", "websocket"), !HasToken(h, "Connection", "Upgrade"), h.Get("Sec-WebSocket-Accept") != acceptKey(key):
 		return errors.New("the server does not answer as a WebSocket server")
 	case len(protocols) != 1 || protocols[0] != Subprotocol:
 		return fmt.Errorf("the WebSocket server does not speak nearcall: it chose the subprotocol %.100q, not %s", h.Get("Sec-WebSocket-Protocol"), Subprotocol)
