@@ -22,26 +22,22 @@ import (
 
 // TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
 func (s *Server) TakeHTTP2(h sock.Handover) {
-	const refusing = 256 << 10 // how much of a client that is refused is read, in bytes
-	from := io.MultiReader(bytes.NewReader(h.First), h.Conn)
-	if h.Refused {
-		from = io.LimitReader(from, refusing)
-	}
-	in := bufio.NewReader(from)
+	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
 	c := &conn2{Conn: h.Conn, in: in, left: len(wire.Preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
-	if s.add(c) {
-		c.startAge()
-		// The error does not tell whether package http has taken the connection before it was shut
-		// down.
-		lis := &single{conn: c}
-		_ = c.http.Serve(lis)
-		if lis.conn == nil {
-			return
-		}
+	if !s.add(c) {
+		sock.RefuseRequests(c, stopping)
+		return
 	}
-	sock.RefuseRequests(c, stopping)
+	c.startAge()
+	// The error does not tell whether package http has taken the connection before it was shut
+	// down.
+	lis := &single{conn: c}
+	_ = c.http.Serve(lis)
+	if lis.conn != nil {
+		sock.RefuseRequests(c, stopping)
+	}
 }
 
 // add records that c is open. It reports false if the server has ended.
