@@ -190,12 +190,12 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	o := s.sockets
 	o.RequireUpgrade = target.NeedsUpgrade
 	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
-	over := &sock.Listener{
-		Listener: lis, Options: o, Path: target.Path, Near: isBareTCP(lis),
-		HTTP2: s.web.TakeHTTP2, OnlyNative: !s.opts.WebClients && !s.opts.GRPCClients,
-	}
+	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path, Near: isBareTCP(lis)}
 	if s.opts.WebClients || target.Path != "" {
 		over.HTTP1 = s.web.Take
+	}
+	if s.opts.WebClients || s.opts.GRPCClients {
+		over.HTTP2 = s.web.TakeHTTP2 // refuses web clients, in words, if the server does not take them
 	}
 	if s.opts.GRPCClients {
 		over.GRPC = s.takeGRPC

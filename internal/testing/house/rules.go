@@ -56,7 +56,7 @@ var Imports = []Rule{
 	// It implements net.Conn, and targets and http1 pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/wait"}},
 

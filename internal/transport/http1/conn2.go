@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,14 +15,13 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
-	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
 func (s *Server) TakeHTTP2(h sock.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, left: len(wire.Preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
+	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
 	if !s.add(c) {
 		sock.RefuseRequests(c, stopping)
@@ -146,10 +143,10 @@ type conn2 struct {
 	begun bool   // a frame has come
 	last  uint32 // the client's last stream
 
-	out   sync.Cond   // for busy
-	busy  bool        // a write goes on
-	sent  sock.Cursor // what package http has written
-	extra []byte      // frames that wait for the next place between its frames
+	out   sync.Cond // for busy
+	busy  bool      // a write goes on
+	sent  cursor    // what package http has written
+	extra []byte    // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
 	timers  []*time.Timer  // of the age
@@ -178,13 +175,6 @@ const leaveTime = 5 * time.Second
 
 var leavePing = []byte("nearcall")
 
-// Of HTTP/2.
-const (
-	maxStream       = 1<<31 - 1
-	headerTableSize = 1  // a setting
-	enhanceYourCalm = 11 // an error
-)
-
 // leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
 // GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has
 // made before have come, and package http tells it which was the last. why is for people.
@@ -196,7 +186,7 @@ func (c *conn2) leave(why string) {
 	}
 	c.leaving = time.AfterFunc(leaveTime, c.shutdown)
 	c.mu.Unlock()
-	c.tell(sock.AppendFrame(sock.AppendGoAway(nil, maxStream, sock.NoError, why), sock.FramePing, 0, leavePing))
+	c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
 }
 
 // shutdown makes package http send GOAWAY, and close the connection when no request is being
@@ -223,32 +213,32 @@ func (c *conn2) Read(b []byte) (int, error) {
 
 // nextFrame looks at the next frame of the client. The error is why there is no further one.
 func (c *conn2) nextFrame() error {
-	const most = 100 * sock.SettingSize // of SETTINGS that package http accepts
-	head, err := c.in.Peek(sock.FrameHead)
+	const most = 100 * settingSize // of SETTINGS that package http accepts
+	head, err := c.in.Peek(frameHead)
 	if err != nil {
 		return err
 	}
-	kind, isAck, n := head[3], head[4]&sock.FlagAck != 0, sock.PayloadSize(head)
+	kind, isAck, n := head[3], head[4]&flagAck != 0, payloadSize(head)
 	first := !c.begun
-	c.begun, c.left = true, sock.FrameHead+n
+	c.begun, c.left = true, frameHead+n
 	switch {
-	case kind == sock.FrameHeaders:
-		c.last = max(c.last, binary.BigEndian.Uint32(head[5:])&maxStream)
-	case kind == sock.FrameSettings && !isAck && n <= most && n%sock.SettingSize == 0:
+	case kind == frameHeaders:
+		c.last = max(c.last, streamOf(head))
+	case kind == frameSettings && !isAck && n <= most && n%settingSize == 0:
 		whole := make([]byte, c.left)
 		if _, err := io.ReadFull(c.in, whole); err != nil {
 			return err
 		}
 		c.ready, c.left = settingsFor(whole, first), 0
-	case kind == sock.FramePing && isAck && n == len(leavePing):
+	case kind == framePing && isAck && n == len(leavePing):
 		whole, err := c.in.Peek(c.left)
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(whole[sock.FrameHead:], leavePing) && c.isLeaving() {
+		if bytes.Equal(whole[frameHead:], leavePing) && c.isLeaving() {
 			c.shutdown()
 		}
-	case kind == sock.FramePing && !isAck && c.pinged():
+	case kind == framePing && !isAck && c.pinged():
 		return c.endCalmly()
 	}
 	return nil
@@ -273,7 +263,7 @@ func (c *conn2) pinged() bool {
 // client has some time to read why.
 func (c *conn2) endCalmly() error {
 	logger.Infof("the server closes the connection of %v: too many pings", c.RemoteAddr())
-	c.tell(sock.AppendGoAway(nil, c.last, enhanceYourCalm, "too_many_pings"))
+	c.tell(goAway(c.last, enhanceYourCalm, "too_many_pings"))
 	limit := time.AfterFunc(lingering, func() { _ = c.Conn.Close() })
 	defer limit.Stop()
 	_, _ = io.Copy(io.Discard, io.LimitReader(c.in, plenty))
@@ -289,7 +279,7 @@ func (c *conn2) Write(b []byte) (n int, err error) {
 	c.busy = true
 	defer c.releaseLocked()
 	if len(c.extra) > 0 {
-		if n, err = c.writeLocked(b[:toNext(c.sent, b)]); err == nil {
+		if n, err = c.writeLocked(b[:c.sent.toNext(b)]); err == nil {
 			err = c.writeExtraLocked()
 		}
 	}
@@ -303,7 +293,7 @@ func (c *conn2) Write(b []byte) (n int, err error) {
 // writeLocked writes what package http writes. The connection is busy, and is not locked meanwhile.
 func (c *conn2) writeLocked(b []byte) (int, error) {
 	after := c.sent
-	speaks, leaves := move(&after, b)
+	speaks, leaves := after.move(b)
 	if speaks { // before the client can answer with a PING
 		c.mu.Lock()
 		c.pings.Spoke()
@@ -314,7 +304,7 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 	c.out.L.Lock()
 	if n < len(b) {
 		after = c.sent
-		_, leaves = move(&after, b[:n])
+		_, leaves = after.move(b[:n])
 	}
 	if c.sent = after; leaves {
 		c.mu.Lock()
@@ -328,7 +318,7 @@ func (c *conn2) writeLocked(b []byte) (int, error) {
 // writeExtraLocked writes the extra frames, if what was written ends with a frame. The connection
 // is busy, and is not locked meanwhile.
 func (c *conn2) writeExtraLocked() (err error) {
-	for err == nil && len(c.extra) > 0 && c.sent.Between() {
+	for err == nil && len(c.extra) > 0 && c.sent.between() {
 		extra := c.extra
 		c.extra = nil
 		c.out.L.Unlock()
@@ -353,7 +343,7 @@ func (c *conn2) tell(frames []byte) {
 	c.out.L.Lock()
 	defer c.out.L.Unlock()
 	c.extra = append(c.extra, frames...)
-	if c.busy || !c.sent.Between() {
+	if c.busy || !c.sent.between() {
 		return
 	}
 	c.busy = true
@@ -447,50 +437,4 @@ func (c *conn2) Close() error {
 	c.changed(http.StateClosed)
 	close(c.closed)
 	return err
-}
-
-// settingsFor returns the SETTINGS frame that package http gets for a client's. The first says that
-// the client's table for decoding header blocks has no room, and none says anything else of it.
-//
-// Package http sets the size of its encoder's table when SETTINGS come, while another goroutine may
-// be encoding: a client that changes the size during answers would end the process. A table of size
-// 0 is what each client allows, whatever it says.
-func settingsFor(client []byte, first bool) []byte {
-	head, payload := client[:sock.FrameHead], client[sock.FrameHead:]
-	var kept []byte
-	if first {
-		kept = []byte{0, headerTableSize, 0, 0, 0, 0}
-	}
-	for s := range slices.Chunk(payload, sock.SettingSize) {
-		if binary.BigEndian.Uint16(s) != headerTableSize {
-			kept = append(kept, s...)
-		}
-	}
-	f := sock.AppendFrame(nil, sock.FrameSettings, head[4], kept)
-	copy(f[5:], head[5:]) // the stream
-	return f
-}
-
-// move moves at over b. It reports whether heads of frames of calls and of GOAWAY end in b.
-func move(at *sock.Cursor, b []byte) (speaks, leaves bool) {
-	for len(b) > 0 {
-		n, whole := at.Step(b)
-		b = b[n:]
-		if whole {
-			kind := at.Head[3]
-			speaks = speaks || kind == sock.FrameData || kind == sock.FrameHeaders
-			leaves = leaves || kind == sock.FrameGoAway
-		}
-	}
-	return speaks, leaves
-}
-
-// toNext returns how many bytes of b, which begins at the cursor, there are before the next place
-// between frames: all if there is no such place in b.
-func toNext(at sock.Cursor, b []byte) (n int) {
-	for n < len(b) && !at.Between() {
-		m, _ := at.Step(b[n:])
-		n += m
-	}
-	return n
 }

@@ -60,9 +60,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h so
 	case r.ProtoMajor == 2 && isGRPC(r):
 		s.answerGRPC(w, r, c)
 		return
-	case h.Refused:
-		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients here (option OtherClients)")
-		return
 	case s.opts.OnlyWebSockets && e != nil:
 		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, over HTTP/2 and with the content type application/grpc")
 		return

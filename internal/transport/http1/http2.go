@@ -127,10 +127,10 @@ func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
 // answerGRPC answers a request of gRPC.
 func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c *session) {
 	w.Header().Del("X-Content-Type-Options") // clients would find it in the header's metadata
-	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients here: dial it with github.com/nearcall/nearcall, or serve a tcp: or unix: listener whose OtherClients has GRPCClients"}
+	why := refused{codes.Unimplemented, "this is a nearcall server, which does not take ordinary gRPC clients: dial it with github.com/nearcall/nearcall, or let its OtherClients have GRPCClients"}
 	e := c.exchange
 	switch {
-	case s.opts.GRPC == nil || e.conn != nil && e.conn.handover.Refused:
+	case s.opts.GRPC == nil:
 	case e.conn != nil && s.opts.OnlyGRPC:
 		why = refused{codes.Unimplemented, "this server's GRPCServerOptions apply to connections of gRPC: make the call over a connection whose first request is of gRPC"}
 	case !canFlush(w):

@@ -66,7 +66,7 @@ func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 	}()
 	// Both replies that let the connection go on decide with their first 9 bytes. What follows in
 	// nearcall's protocol is for the session, which may receive descriptors with it.
-	first = make([]byte, 0, FrameHead)
+	first = make([]byte, 0, frameHead)
 	for {
 		n, err := conn.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
@@ -111,7 +111,7 @@ func replyOf(first []byte) (reply, error) {
 	switch s := string(first); {
 	case s == wire.Answer:
 		return isNative, nil
-	case len(s) < FrameHead && (strings.HasPrefix(wire.Answer, s) || strings.HasPrefix(http1, s) && s != http1 || mayBeSettings(first) || s == "\x15"):
+	case len(s) < frameHead && (strings.HasPrefix(wire.Answer, s) || strings.HasPrefix(http1, s) && s != http1 || mayBeSettings(first) || s == "\x15"):
 		return unclearYet, nil
 	case mayBeSettings(first):
 		return isGRPC, nil

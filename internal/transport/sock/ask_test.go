@@ -143,7 +143,7 @@ func TestRepliesAreUnderstood(t *testing.T) {
 	v := readVectors(t)
 	for _, s := range v.Servers {
 		b, got := unhex(t, s.Hex), "other"
-		switch r, _ := replyOf(b[:min(len(b), FrameHead)]); r {
+		switch r, _ := replyOf(b[:min(len(b), frameHead)]); r {
 		case unclearYet:
 			got = ""
 		case isNative:
@@ -284,8 +284,8 @@ func FuzzAsk(f *testing.F) {
 		p := &pieces{rest: b, size: max(1, int(size))}
 		conn := duplex{readConn{r: p}}
 		over, native, err := Ask(t.Context(), conn, nil)
-		answers, settings := strings.HasPrefix(string(b), wire.Answer), len(b) >= FrameHead && mayBeSettings(b)
-		if (err == nil) != (answers || settings) || native != answers || p.taken > FrameHead {
+		answers, settings := strings.HasPrefix(string(b), wire.Answer), len(b) >= frameHead && mayBeSettings(b)
+		if (err == nil) != (answers || settings) || native != answers || p.taken > frameHead {
 			t.Fatalf("%t, %v; %d bytes were read", native, err, p.taken)
 		}
 		if err != nil {
@@ -405,12 +405,12 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 func TestAQuestionThatWasAnsweredIsHTTP2(t *testing.T) {
 	for _, sent := range []string{wire.Question + noSettings, wire.Question + noSettings[:3], wire.Question + noSettings + "more"} {
 		taken := make(chan Handover, 1)
-		dial, stop := listenAsked(t, &Listener{HTTP2: func(h Handover) { taken <- h }}, nil)
+		dial, stop := listenAsked(t, &Listener{GRPC: func(h Handover) { taken <- h }}, nil)
 		conn := dial()
 		go func() { _, _ = io.WriteString(conn, sent) }()
 		h := <-taken
 		if string(h.First) != sent {
-			t.Errorf("HTTP2 gets %q", h.First)
+			t.Errorf("gRPC gets %q", h.First)
 		}
 		_ = h.Conn.Close()
 		_ = conn.Close()
@@ -451,7 +451,7 @@ func wantBye(t *testing.T, name string, conn net.Conn, code wire.ByeCode, text s
 
 // TestTheQuestionHasTheDeadlineOfFirstBytes, with what follows the answer.
 func TestTheQuestionHasTheDeadlineOfFirstBytes(t *testing.T) {
-	settings := frame([]byte(preface), FrameSettings, 0, 0, strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/SettingSize))
+	settings := frame([]byte(preface), frameSettings, 0, 0, strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/settingSize))
 	for name, sends := range map[string]string{
 		"half a question": wire.Question[:30], "all but a byte": wire.Question[:len(wire.Question)-1],
 		"a frame that does not end": string(settings[:len(settings)-1]), "nothing after it": wire.Question, "half a line": wire.Question + "nearcall/",

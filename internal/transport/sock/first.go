@@ -73,9 +73,9 @@ func protocolOfHTTP2(b []byte) protocol {
 	switch {
 	case !mayBeSettings(b):
 		return http2
-	case len(b) < FrameHead || len(b) < FrameHead+PayloadSize(b):
+	case len(b) < frameHead || len(b) < frameHead+payloadSize(b):
 		return undecided
-	case asks(b[FrameHead : FrameHead+PayloadSize(b)]):
+	case asks(b[frameHead : frameHead+payloadSize(b)]):
 		return question
 	}
 	return http2
@@ -84,21 +84,21 @@ func protocolOfHTTP2(b []byte) protocol {
 // mayBeSettings reports whether b can be the beginning of the SETTINGS that a side of HTTP/2 sends
 // first.
 func mayBeSettings(b []byte) bool {
-	for i, c := range b[:min(len(b), FrameHead)] {
+	for i, c := range b[:min(len(b), frameHead)] {
 		switch {
-		case i == 0 && c > 0, i == 3 && c != FrameSettings, i == 4 && c&FlagAck != 0, i == 5 && c&0x7f != 0, i > 5 && c != 0:
+		case i == 0 && c > 0, i == 3 && c != frameSettings, i == 4 && c&flagEnd != 0, i == 5 && c&0x7f != 0, i > 5 && c != 0:
 			return false // in turn: size, type, ACK, reserved bit and stream
 		}
 	}
-	return len(b) < 3 || PayloadSize(b) <= maxFrame
+	return len(b) < 3 || payloadSize(b) <= maxFrame
 }
 
 // asks reports whether the payload of a SETTINGS frame has [wire.Setting]. As for all settings, the
 // last value counts.
 func asks(settings []byte) (yes bool) {
-	for ; len(settings) >= SettingSize; settings = settings[SettingSize:] {
+	for ; len(settings) >= settingSize; settings = settings[settingSize:] {
 		if string(settings[:2]) == wire.Setting[:2] {
-			yes = string(settings[2:SettingSize]) == wire.Setting[2:]
+			yes = string(settings[2:settingSize]) == wire.Setting[2:]
 		}
 	}
 	return yes && len(settings) == 0
@@ -106,7 +106,7 @@ func asks(settings []byte) (yes bool) {
 
 // questionSize returns the size of the question at the start of b.
 func questionSize(b []byte) int {
-	return len(preface) + FrameHead + PayloadSize(b[len(preface):])
+	return len(preface) + frameHead + payloadSize(b[len(preface):])
 }
 
 // wasAnswered reports whether more SETTINGS have arrived with the question at the start of b. So

@@ -100,7 +100,7 @@ func TestTheQuestionIsTold(t *testing.T) {
 				t.Fatalf("%s The first %d of %d bytes are %d", about, n, len(b), got)
 			}
 		}
-		after := frame(bytes.Clone(b), FrameSettings, 0, 0, wire.Setting)
+		after := frame(bytes.Clone(b), frameSettings, 0, 0, wire.Setting)
 		if got := protocolOf(after, ""); got != want || asks && questionSize(after) != len(b) {
 			t.Errorf("%s With more bytes it is %d, want %d", about, got, want)
 		}
@@ -108,9 +108,9 @@ func TestTheQuestionIsTold(t *testing.T) {
 	for _, c := range readVectors(t).Clients {
 		tell(c.About, unhex(t, c.Hex), c.Asks)
 	}
-	full := strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/SettingSize)
-	tell("A full frame.", frame([]byte(preface), FrameSettings, 0, 0, full[SettingSize:]+wire.Setting), true)
-	tell("A larger frame.", frame([]byte(preface), FrameSettings, 0, 0, full+wire.Setting), false)
+	full := strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/settingSize)
+	tell("A full frame.", frame([]byte(preface), frameSettings, 0, 0, full[settingSize:]+wire.Setting), true)
+	tell("A larger frame.", frame([]byte(preface), frameSettings, 0, 0, full+wire.Setting), false)
 }
 
 // FuzzFirst checks that the beginning of a connection is told, however it arrives: no byte that
@@ -120,7 +120,7 @@ func FuzzFirst(f *testing.F) {
 		f.Add([]byte(s), uint8(1))
 		f.Add([]byte(s+s), uint8(7))
 	}
-	f.Add(frame([]byte(preface), FrameSettings, 0, 0, strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/SettingSize-1)+wire.Setting), uint8(200))
+	f.Add(frame([]byte(preface), frameSettings, 0, 0, strings.Repeat("\x00\x04\x00\x01\x00\x00", maxFrame/settingSize-1)+wire.Setting), uint8(200))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint8) {
 		line := &Upgrade{Line: "nearcall/1 shm\n"}
 		r := &pieces{rest: b, size: max(1, int(piece))}
@@ -133,7 +133,7 @@ func FuzzFirst(f *testing.F) {
 			t.Fatalf("%d, %v, want %d", got, err, want)
 		}
 		switch {
-		case err == nil && !bytes.HasPrefix(b, first), r.taken > len(preface)+FrameHead+maxFrame+2*512+r.size:
+		case err == nil && !bytes.HasPrefix(b, first), r.taken > len(preface)+frameHead+maxFrame+2*512+r.size:
 			t.Fatalf("%d of %d bytes were read, and %d kept", r.taken, len(b), len(first))
 		case got == question && (questionSize(first) > len(first) || !strings.HasPrefix(string(first), preface)):
 			t.Fatalf("a question of %d bytes in %d", questionSize(first), len(first))
@@ -164,11 +164,12 @@ type readConn struct {
 
 func (c readConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
-// HTTP2 takes a connection of HTTP/2, together with what was read from it.
-func TestConnectionsOfHTTP2AreTaken(t *testing.T) {
+// Another server can take a connection of an ordinary gRPC client, together with what was
+// read from it.
+func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Listener: inner, HTTP2: func(h Handover) {
+	lis := &Listener{Listener: inner, GRPC: func(h Handover) {
 		_, _ = h.Conn.Write([]byte("mine"))
 		_ = h.Conn.Close()
 		taken <- string(h.First)
@@ -188,7 +189,7 @@ func TestConnectionsOfHTTP2AreTaken(t *testing.T) {
 		t.Errorf("%q, %v", answer, err)
 	}
 	if first := <-taken; !strings.HasPrefix(first, preface) {
-		t.Errorf("HTTP2 was shown %q", first)
+		t.Errorf("GRPC was shown %q", first)
 	}
 	_ = lis.Close()
 	if err := <-ended; err != nil {
@@ -242,7 +243,7 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 
 // Close does not wait until the peer has read the refusal of a connection that nobody takes.
 func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
-	for _, first := range []string{preface, "GET / "} {
+	for _, first := range []string{preface, preface + noSettings, "GET / "} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := bufconn.Listen(1 << 10)
 			lis := &Listener{Listener: inner}

@@ -28,12 +28,9 @@ type Listener struct {
 	Path string
 
 	// HTTP1 and HTTP2 take connections whose client speaks HTTP. GRPC takes connections of HTTP/2
-	// whose client speaks gRPC; if it is nil, HTTP2 takes them. If HTTP1 is nil, the listener refuses
-	// its connections. They run on the connection's goroutine.
+	// whose client speaks gRPC. If HTTP2 or GRPC is nil, the other takes all of HTTP/2; what none
+	// takes, the listener refuses in the client's protocol. They run on the connection's goroutine.
 	HTTP1, HTTP2, GRPC func(Handover)
-
-	// OnlyNative says that HTTP2 gets connections only to refuse their requests.
-	OnlyNative bool
 
 	// Mixes says that HTTP2 takes all connections whose client may send requests of several
 	// protocols: its TLS handshake has offered HTTP/1.1, too.
@@ -61,7 +58,6 @@ type Handover struct {
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
-	Refused  bool                 // all requests must be refused
 	Accept   func(link.Session) link.Acceptor
 }
 
@@ -302,32 +298,23 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		secured = &watched{Conn: secured, closed: closed}
 	}
 	h := Handover{Conn: secured, First: first, Auth: auth, Deadline: deadline, Path: l.Path, Accept: accept}
-	h.Refused = l.OnlyNative || l.Options.RequireUpgrade
-	taken := !h.Refused && (p == http1 && l.HTTP1 != nil || p == http2)
-	if !taken {
-		l.logRefused(conn, p, first)
-	}
-	switch {
-	case p == http2:
+	switch takes := !l.Options.RequireUpgrade; {
+	case takes && p == http1 && l.HTTP1 != nil:
 		l.removePending(conn) // the taker may keep it longer than the listener is open
-		l.takeHTTP2(h, mixes)
-	case taken:
-		l.removePending(conn)
 		l.HTTP1(h)
+	case takes && p == http2 && (l.HTTP2 != nil || l.GRPC != nil):
+		l.removePending(conn)
+		l.takeHTTP2(h, mixes)
 	default:
-		refuse(secured, p)
-		return nil, errForeign
+		l.logRefused(conn, p, first)
+		refuse(secured, p, first)
+		return nil, errors.New("the client speaks a protocol that this server does not take")
 	}
 	return func() error {
 		<-closed
-		if !taken {
-			return errForeign
-		}
 		return nil
 	}, nil
 }
-
-var errForeign = errors.New("the client speaks a protocol that this server does not take")
 
 // errRefused is the error of a connection that was refused in nearcall's protocol.
 var errRefused = errors.New("the client was refused")

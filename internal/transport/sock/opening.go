@@ -30,6 +30,7 @@ const (
 	maxOpening = 16 << 10 // how many bytes of a client's frames are kept for net/http
 	maxBlock   = 64 << 10 // how many bytes of a client's first header block are
 	maxFrame   = 16 << 10 // the payload of a frame, before a server allows more
+	frameHead  = 9        // the head of a frame, in bytes
 )
 
 // An opening is the connection that grpc-go gets before the first request has come.
@@ -67,8 +68,12 @@ type opening struct {
 // takeHTTP2 hands a connection of HTTP/2 to who serves it. mixes says that the client may send
 // requests of several protocols over the connection.
 func (l *Listener) takeHTTP2(h Handover, mixes bool) {
-	if l.GRPC == nil || h.Refused || mixes && l.Mixes {
+	switch {
+	case l.GRPC == nil, mixes && l.Mixes && l.HTTP2 != nil:
 		l.HTTP2(h)
+		return
+	case l.HTTP2 == nil:
+		l.GRPC(h)
 		return
 	}
 	patience := cmp.Or(l.Options.Handshake, mux.DefaultHandshake)
@@ -100,22 +105,22 @@ const (
 
 // parse parses the frames that have arrived.
 func (o *opening) parse() server {
-	for len(o.in)-o.at >= FrameHead {
+	for len(o.in)-o.at >= frameHead {
 		rest := o.in[o.at:]
-		kind, flags, n := rest[3], rest[4], PayloadSize(rest)
+		kind, flags, n := rest[3], rest[4], payloadSize(rest)
 		if n > maxFrame {
 			return byGRPC
 		}
-		if len(rest) < FrameHead+n {
+		if len(rest) < frameHead+n {
 			break
 		}
-		frame, payload := rest[:FrameHead+n], rest[FrameHead:FrameHead+n]
+		frame, payload := rest[:frameHead+n], rest[frameHead:frameHead+n]
 		begun := o.at > 0
-		switch isAck := flags&FlagAck != 0; {
-		case begun != (kind == frameContinuation), o.received == 0 && (kind != FrameSettings || isAck):
+		switch isAck := flags&flagEnd != 0; {
+		case begun != (kind == frameContinuation), o.received == 0 && (kind != frameSettings || isAck):
 			return byGRPC
-		case kind == FrameHeaders, kind == frameContinuation:
-			if kind == FrameHeaders {
+		case kind == frameHeaders, kind == frameContinuation:
+			if kind == frameHeaders {
 				payload = blockOf(payload, flags)
 			}
 			o.block = append(o.block, payload...)
@@ -126,13 +131,13 @@ func (o *opening) parse() server {
 				return byGRPC
 			}
 			continue
-		case kind == FrameSettings && isAck:
+		case kind == frameSettings && isAck:
 			o.acked++
-		case kind == FrameSettings && n%SettingSize == 0:
+		case kind == frameSettings && n%settingSize == 0:
 			o.received++
 			o.settings = append(o.settings, payload...)
-		case kind == FramePing && isAck:
-		case kind == FramePing && n == pingSize:
+		case kind == framePing && isAck:
+		case kind == framePing && n == pingSize:
 			o.pings = append(o.pings, payload...)
 		case kind == frameWindowUpdate, kind == framePriority, kind > frameContinuation:
 			o.others = append(o.others, frame...)
@@ -146,6 +151,8 @@ func (o *opening) parse() server {
 	}
 	return undecidedYet
 }
+
+func payloadSize(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
 
 // blockOf returns the part of a header block in the payload of a HEADERS frame. If that is
 // malformed, the server refuses it.
@@ -206,10 +213,10 @@ func (o *opening) leave() {
 	o.taken.Store(true)
 	var missing []byte
 	for range o.received - o.acks {
-		missing = AppendFrame(missing, FrameSettings, FlagAck, nil)
+		missing = frame(missing, frameSettings, flagEnd, 0, "")
 	}
 	for ping := range slices.Chunk(o.pings[o.pongs*pingSize:], pingSize) {
-		missing = AppendFrame(missing, FramePing, FlagAck, ping)
+		missing = frame(missing, framePing, flagEnd, 0, string(ping))
 	}
 	owed := o.sent - o.acked
 	o.mu.Unlock()
@@ -217,7 +224,7 @@ func (o *opening) leave() {
 		_, _ = o.Conn.Write(missing) // net/http meets the error again
 	}
 	h := o.handover
-	h.First = AppendFrame([]byte(preface), FrameSettings, 0, o.settings)
+	h.First = frame([]byte(preface), frameSettings, 0, 0, string(o.settings))
 	h.First = append(append(h.First, o.others...), o.in[:o.at]...)
 	c := &continued{Conn: o.Conn, in: acks{left: owed}, out: acks{left: 1}}
 	c.ready = c.in.drop(o.in[o.at:])
@@ -259,18 +266,18 @@ func (o *opening) flushLocked() error {
 		o.later, o.out = nil, nil
 		defer o.direct.Store(true)
 	}
-	for len(o.out) >= FrameHead && len(o.out) >= FrameHead+PayloadSize(o.out) {
-		whole := o.out[:FrameHead+PayloadSize(o.out)]
+	for len(o.out) >= frameHead && len(o.out) >= frameHead+payloadSize(o.out) {
+		whole := o.out[:frameHead+payloadSize(o.out)]
 		o.out = o.out[len(whole):]
-		switch kind, isAck := whole[3], whole[4]&FlagAck != 0; {
+		switch kind, isAck := whole[3], whole[4]&flagEnd != 0; {
 		case kind == frameWindowUpdate:
 			o.later = append(o.later, whole...)
 			continue
-		case kind == FrameSettings && isAck:
+		case kind == frameSettings && isAck:
 			o.acks++
-		case kind == FrameSettings:
+		case kind == frameSettings:
 			o.sent++
-		case kind == FramePing && isAck:
+		case kind == framePing && isAck:
 			o.pongs++
 		}
 		may = append(may, whole...)
@@ -342,25 +349,32 @@ func (c *continued) Write(b []byte) (int, error) {
 
 // acks drops the first acknowledgements of SETTINGS from a sequence of frames.
 type acks struct {
-	left int // how many acknowledgements are still to be dropped
-	at   Cursor
+	left    int    // how many acknowledgements are still to be dropped
+	head    []byte // the beginning of the head of a frame
+	payload int    // how many bytes of a frame's payload are still to come
 }
 
 // drop returns a copy of the next bytes of the sequence without what is dropped. The beginning of
 // a frame's head may come with a later call.
 func (a *acks) drop(b []byte) (rest []byte) {
 	for len(b) > 0 && a.left > 0 {
-		inPayload := a.at.rest > 0
-		n, whole := a.at.Step(b)
-		switch head := a.at.Head[:]; {
-		case inPayload:
-			rest = append(rest, b[:n]...)
-		case whole && head[3] == FrameSettings && head[4]&FlagAck != 0 && a.at.rest == 0:
-			a.left--
-		case whole:
-			rest = append(rest, head...)
+		if a.payload > 0 {
+			n := min(a.payload, len(b))
+			rest, b = append(rest, b[:n]...), b[n:]
+			a.payload -= n
+			continue
 		}
-		b = b[n:]
+		n := min(frameHead-len(a.head), len(b))
+		a.head, b = append(a.head, b[:n]...), b[n:]
+		if len(a.head) < frameHead {
+			break
+		}
+		if a.head[3] == frameSettings && a.head[4]&flagEnd != 0 && payloadSize(a.head) == 0 {
+			a.left--
+		} else {
+			rest, a.payload = append(rest, a.head...), payloadSize(a.head)
+		}
+		a.head = a.head[:0]
 	}
 	return append(rest, b...)
 }

@@ -2,7 +2,6 @@ package sock
 
 import (
 	"bufio"
-	"encoding/binary"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -72,14 +71,6 @@ func plainBlock(contentType string) string {
 	return "\x83\x86\x20" + "\x40" + text("x-a") + text("b") + "\xbe" + "\x10" + text("content-type") + text(contentType)
 }
 
-// frame appends a frame of HTTP/2.
-func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
-	at := len(b)
-	b = AppendFrame(b, kind, flags, []byte(body))
-	binary.BigEndian.PutUint32(b[at+5:], stream)
-	return b
-}
-
 func h2(kind, flags byte, body string) string { return string(frame(nil, kind, flags, 1, body)) }
 
 // TestTheFirstRequestDecidesWhoServes: by its content type, however its header arrives. The
@@ -92,9 +83,9 @@ func TestTheFirstRequestDecidesWhoServes(t *testing.T) {
 		block := plainBlock(contentType)
 		half := len(block) / 2
 		for name, frames := range map[string]string{
-			"whole":     h2(FrameHeaders, flagHeaders, block),
-			"padded":    h2(FrameHeaders, flagHeaders|flagPadded|flagPriority, "\x02prior"+block+"pp"),
-			"continued": h2(FrameHeaders, 0, block[:half]) + h2(frameContinuation, 0, "") + h2(frameContinuation, flagHeaders, block[half:]),
+			"whole":     h2(frameHeaders, flagHeaders, block),
+			"padded":    h2(frameHeaders, flagHeaders|flagPadded|flagPriority, "\x02prior"+block+"pp"),
+			"continued": h2(frameHeaders, 0, block[:half]) + h2(frameContinuation, 0, "") + h2(frameContinuation, flagHeaders, block[half:]),
 		} {
 			for _, piece := range []int{1 << 10, 1} {
 				l, stop := newTaker()
@@ -135,24 +126,24 @@ func TestMixedClientsNeedNoFirstRequest(t *testing.T) {
 
 // TestWhatIsNoRequestIsGRPCs: grpc-go knows what to do with it, and nothing of it is kept.
 func TestWhatIsNoRequestIsGRPCs(t *testing.T) {
-	request := h2(FrameHeaders, flagHeaders, plainBlock("application/json"))
+	request := h2(frameHeaders, flagHeaders, plainBlock("application/json"))
 	many := func(frame string, bytes int) string { return strings.Repeat(frame, bytes/len(frame)+1) }
 	for name, frames := range map[string]string{
 		"no SETTINGS":              request,
-		"an acknowledgement first": h2(FrameSettings, FlagAck, "") + request,
-		"SETTINGS of odd size":     noSettings + h2(FrameSettings, 0, "12345") + request,
+		"an acknowledgement first": h2(frameSettings, flagEnd, "") + request,
+		"SETTINGS of odd size":     noSettings + h2(frameSettings, 0, "12345") + request,
 		"DATA":                     noSettings + h2(0, 0, "") + request,
 		"RST_STREAM":               noSettings + h2(3, 0, "1234") + request,
-		"GOAWAY":                   noSettings + h2(FrameGoAway, 0, "12345678") + request,
+		"GOAWAY":                   noSettings + h2(frameGoAway, 0, "12345678") + request,
 		"CONTINUATION":             noSettings + h2(frameContinuation, flagHeaders, plainBlock("application/json")) + request,
-		"PING in a header":         noSettings + h2(FrameHeaders, 0, "") + h2(FramePing, 0, "12345678") + request,
-		"a malformed header":       noSettings + h2(FrameHeaders, flagHeaders, "\x7f\xff\xff\xff\xff\xff\xff") + request,
+		"PING in a header":         noSettings + h2(frameHeaders, 0, "") + h2(framePing, 0, "12345678") + request,
+		"a malformed header":       noSettings + h2(frameHeaders, flagHeaders, "\x7f\xff\xff\xff\xff\xff\xff") + request,
 		"a large frame":            noSettings + h2(200, 0, strings.Repeat("x", maxFrame+1)) + request,
-		"much in SETTINGS":         many(h2(FrameSettings, 0, "123456"), maxOpening/6*15) + request,
-		"many PINGs":               noSettings + many(h2(FramePing, 0, "12345678"), maxOpening/8*17) + request,
+		"much in SETTINGS":         many(h2(frameSettings, 0, "123456"), maxOpening/6*15) + request,
+		"many PINGs":               noSettings + many(h2(framePing, 0, "12345678"), maxOpening/8*17) + request,
 		"many unknown frames":      noSettings + many(h2(200, 0, ""), maxOpening) + request,
-		"a large header":           noSettings + h2(FrameHeaders, 0, "") + many(h2(frameContinuation, 0, strings.Repeat("x", 10_000)), maxBlock),
-		"empty CONTINUATION":       noSettings + h2(FrameHeaders, 0, "") + many(h2(frameContinuation, 0, ""), maxBlock),
+		"a large header":           noSettings + h2(frameHeaders, 0, "") + many(h2(frameContinuation, 0, strings.Repeat("x", 10_000)), maxBlock),
+		"empty CONTINUATION":       noSettings + h2(frameHeaders, 0, "") + many(h2(frameContinuation, 0, ""), maxBlock),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, stop := newTaker()
@@ -179,10 +170,10 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 			return func() int { return 1 + r.IntN(most) }
 		}
 		var (
-			ack     = h2(FrameSettings, FlagAck, "")
-			request = h2(FrameHeaders, flagHeaders, plainBlock("application/json"))
+			ack     = h2(frameSettings, flagEnd, "")
+			request = h2(frameHeaders, flagHeaders, plainBlock("application/json"))
 			data    = h2(0, 0, strings.Repeat("z", r.IntN(100)))
-			later   = h2(FramePing, FlagAck, "12345678") + h2(FrameSettings, 0, "")
+			later   = h2(framePing, flagEnd, "12345678") + h2(frameSettings, 0, "")
 
 			sent, settings, others string
 			count, pings           int // of the client's SETTINGS and PINGs
@@ -191,23 +182,23 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 		)
 		set := func() {
 			s := strings.Repeat("\x00\x0a1234", r.IntN(3))
-			sent, settings, count = sent+h2(FrameSettings, 0, s), settings+s, count+1
+			sent, settings, count = sent+h2(frameSettings, 0, s), settings+s, count+1
 		}
 		set()
 		sent += strings.Repeat(ack, acked)
 		for range r.IntN(5) {
-			switch f := h2([]byte{frameWindowUpdate, framePriority, 200}[r.IntN(3)], FlagAck, strings.Repeat("y", r.IntN(20))); r.IntN(3) {
+			switch f := h2([]byte{frameWindowUpdate, framePriority, 200}[r.IntN(3)], flagEnd, strings.Repeat("y", r.IntN(20))); r.IntN(3) {
 			case 0:
 				set()
 			case 1:
-				sent += h2(FramePing, 0, "12345678")
+				sent += h2(framePing, 0, "12345678")
 				pings++
 			case 2:
 				sent, others = sent+f, others+f
 			}
 		}
 		sent += request + data + strings.Repeat(ack, ofGRPC-acked) + later + ack // the last one acknowledges net/http's SETTINGS
-		want := preface + string(frame(nil, FrameSettings, 0, 0, settings)) + others + request + data + later + ack
+		want := preface + string(frame(nil, frameSettings, 0, 0, settings)) + others + request + data + later + ack
 
 		near, far := net.Pipe()
 		l := &Listener{GRPC: func(h Handover) { go actAsGRPC(h.Conn, ofGRPC, r.IntN(3), sizes(1, 30)) }}
@@ -218,7 +209,7 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 				var writes sync.WaitGroup
 				defer writes.Wait()
 				writes.Go(func() { // the second ack answers the client's later SETTINGS
-					writePieces(h.Conn, h2(FrameSettings, 0, "")+ack+ack+h2(200, 0, "end"), sizes(2, 10))
+					writePieces(h.Conn, h2(frameSettings, 0, "")+ack+ack+h2(200, 0, "end"), sizes(2, 10))
 				})
 				read := string(h.First)
 				for b := make([]byte, sizes(3, 50)()); len(read) < len(want); {
@@ -253,32 +244,32 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 func actAsGRPC(conn net.Conn, settings, most int, size func() int) {
 	answered := 0
 	write := func(s string) { writePieces(conn, s, size) }
-	write(strings.Repeat(h2(FrameSettings, 0, "\x00\x041234"), settings) + h2(frameWindowUpdate, 0, "1234"))
+	write(strings.Repeat(h2(frameSettings, 0, "\x00\x041234"), settings) + h2(frameWindowUpdate, 0, "1234"))
 	in := bufio.NewReaderSize(conn, 16+size())
 	_, _ = in.Discard(len(preface))
 	for {
 		head, err := readFrame(in)
 		switch {
 		case err != nil:
-			write(h2(FrameGoAway, 0, "too late"))
+			write(h2(frameGoAway, 0, "too late"))
 			_ = conn.SetDeadline(time.Unix(1, 0))
 			_ = conn.Close()
 			return
 		case head[4] != 0:
-		case head[3] == FrameSettings && answered < most:
+		case head[3] == frameSettings && answered < most:
 			answered++
-			write(h2(FrameSettings, FlagAck, ""))
-		case head[3] == FramePing && answered < most:
+			write(h2(frameSettings, flagEnd, ""))
+		case head[3] == framePing && answered < most:
 			answered++
-			write(h2(FramePing, FlagAck, "12345678"))
+			write(h2(framePing, flagEnd, "12345678"))
 		}
 	}
 }
 
 // readFrame reads a frame, and returns its head.
-func readFrame(r io.Reader) (head [FrameHead]byte, err error) {
+func readFrame(r io.Reader) (head [frameHead]byte, err error) {
 	if _, err = io.ReadFull(r, head[:]); err == nil {
-		_, err = io.CopyN(io.Discard, r, int64(PayloadSize(head[:])))
+		_, err = io.CopyN(io.Discard, r, int64(payloadSize(head[:])))
 	}
 	return head, err
 }
@@ -291,12 +282,12 @@ func readKinds(r io.Reader) map[string]int {
 		switch {
 		case err != nil:
 			return kinds
-		case head[3] == FrameSettings && head[4] == FlagAck:
+		case head[3] == frameSettings && head[4] == flagEnd:
 			kinds["ack"]++
-		case head[3] == FramePing && head[4] == FlagAck:
+		case head[3] == framePing && head[4] == flagEnd:
 			kinds["pong"]++
 		default:
-			kinds[map[byte]string{FrameSettings: "SETTINGS", frameWindowUpdate: "WINDOW_UPDATE", FrameGoAway: "GOAWAY", 200: "end"}[head[3]]]++
+			kinds[map[byte]string{frameSettings: "SETTINGS", frameWindowUpdate: "WINDOW_UPDATE", frameGoAway: "GOAWAY", 200: "end"}[head[3]]]++
 		}
 	}
 }
