@@ -68,6 +68,9 @@ func (c *serverCall) context() context.Context {
 
 // codec returns the codec of the call's messages.
 func (c *serverCall) codec() link.Codec {
+	if r := c.carried; r != nil && r.codec != nil {
+		return r.codec
+	}
 	own := c.conn.server.codecOf(c.open.ContentSubtype)
 	if c.open.Shared {
 		return codec.Sharing(own)
@@ -248,7 +251,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	}
 	c.mu.Unlock()
 	if c.carried != nil {
-		err = c.carried.carrier.Send(&link.Frame{Header: h})
+		err = c.transmit(h, nil, nil)
 	}
 	if err != nil {
 		return c.brokenError(err)
@@ -349,19 +352,31 @@ func (c *serverCall) brokenError(err error) error {
 // finish ends the call with st, nil for OK, and without a reply. Only the first finish has an
 // effect.
 func (c *serverCall) finish(st *status.Status) {
-	if c.carried != nil {
-		c.carried.finish(st)
-		return
-	}
-	c.mu.Lock()
+	c.lockHeader()
 	end, first := c.claimEnd(st)
 	header := c.headerBeforeEnd()
-	c.mu.Unlock()
+	c.unlockHeader()
 	if first {
 		c.stats.header(header)
 		c.stats.trailer(end.Trailer)
-		_ = c.unary.Finish(header, nil, end)
+		_ = c.transmit(header, nil, &end)
 		c.cancel(context.Canceled)
+	}
+}
+
+// lockHeader locks mu. It first waits until a header that is being sent is ahead of what is sent
+// next.
+func (c *serverCall) lockHeader() {
+	if c.carried != nil {
+		c.carried.headerMu.Lock()
+	}
+	c.mu.Lock()
+}
+
+func (c *serverCall) unlockHeader() {
+	c.mu.Unlock()
+	if c.carried != nil {
+		c.carried.headerMu.Unlock()
 	}
 }
 
