@@ -138,8 +138,8 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 		if err == nil {
 			return nil
 		}
-		var drop Dropped
-		dropped := errors.As(err, &drop)
+		var final Final
+		dropped := errors.As(err, &final)
 		err = linkStatus(err)
 		a.reportEnd(err, nil, false)
 		if dropped {

@@ -2,15 +2,12 @@ package call
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -51,14 +48,15 @@ type Pick struct {
 	Waited    bool                    // the first picker had no session
 }
 
-// Dropped is an error of Pick for a call that must not be retried by its retryPolicy.
-type Dropped struct{ Err error }
+// Final is the error of a call that must not be retried: a picker has dropped the call, or its
+// request cannot be sent. Err is a status error.
+type Final struct{ Err error }
 
 // Error implements error.
-func (d Dropped) Error() string { return d.Err.Error() }
+func (f Final) Error() string { return f.Err.Error() }
 
 // Unwrap returns the status error.
-func (d Dropped) Unwrap() error { return d.Err }
+func (f Final) Unwrap() error { return f.Err }
 
 // selectConfig sets the context of a call, and returns the config that applies to it.
 func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
@@ -121,22 +119,10 @@ func (a *attempt) pickSession(c *Client, ci *callInfo) (err error) {
 
 // withPicked returns md with the metadata of a picker, by the rules for a user's.
 func withPicked(md, picked metadata.MD) (metadata.MD, error) {
-	all := md.Copy()
-	if all == nil {
-		all = make(metadata.MD, len(picked))
+	if err := validate(picked); err != nil {
+		return nil, err
 	}
-	for k, vs := range picked {
-		if strings.HasPrefix(k, ":") {
-			continue
-		}
-		if err := validatePair(k, vs...); err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
-		}
-		if !reserved(k) {
-			all[k] = append(all[k], vs...)
-		}
-	}
-	return all, nil
+	return join(md.Copy(), picked), nil
 }
 
 // reportEnd reports the end of the attempt to the picker and to stats handlers. answered says that

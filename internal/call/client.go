@@ -2,6 +2,8 @@ package call
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,24 +56,16 @@ type Client struct {
 
 	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 
-	closing context.Context // ends with Refuse or Close
-	close   context.CancelFunc
+	closing context.Context // ends with Refuse or Close, whose reason is its cause
+	close   context.CancelCauseFunc
 
 	mu      sync.Mutex
-	streams *clientStream // the open streams, linked by next and prev
-	closed  error         // reason of Refuse or Close; nil before
+	streams map[*clientStream]struct{} // the open ones
 }
 
 // Refuse makes the client refuse new calls with reason, and ends the calls that wait for a retry.
 // Other calls end with their sessions.
-func (c *Client) Refuse(reason error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed == nil {
-		c.closed = reason
-		c.close()
-	}
-}
+func (c *Client) Refuse(reason error) { c.close(reason) }
 
 // Close ends all streams for reason, and all calls that wait for a retry. It ends even a stream
 // whose end has arrived but was not received by the user. Other unary calls end with their
@@ -79,34 +73,21 @@ func (c *Client) Refuse(reason error) {
 func (c *Client) Close(reason error) {
 	c.Refuse(reason)
 	c.mu.Lock()
-	var open []*clientStream
-	for s := c.streams; s != nil; s = s.next {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Keys(c.streams))
 	c.mu.Unlock()
 	for _, s := range open {
 		s.abortCall(reason)
 	}
 }
 
-// closedFor returns the reason of Refuse or Close, or nil if neither was called.
-func (c *Client) closedFor() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
 // add adds s to the open streams. It fails if the client was closed.
 func (c *Client) add(s *clientStream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil {
-		return c.closed
+	if c.closing.Err() != nil {
+		return context.Cause(c.closing)
 	}
-	if s.next = c.streams; s.next != nil {
-		s.next.prev = s
-	}
-	c.streams, s.listed = s, true
+	c.streams[s] = struct{}{}
 	return nil
 }
 
@@ -114,19 +95,7 @@ func (c *Client) add(s *clientStream) error {
 func (c *Client) remove(s *clientStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !s.listed {
-		return
-	}
-	s.listed = false
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		c.streams = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	}
-	s.next, s.prev = nil, nil
+	delete(c.streams, s)
 }
 
 // NewClient returns a client.
@@ -138,17 +107,18 @@ func NewClient(cfg ClientConfig) *Client {
 	shared := new(link.Profile)
 	*shared = *profile
 	shared.Shared = true
-	closing, cancel := context.WithCancel(context.Background())
+	closing, cancel := context.WithCancelCause(context.Background())
 	return &Client{
 		cfg:     cfg,
-		unary:   chainUnaryClient(cfg.Unary),
-		stream:  chainStreamClient(cfg.Stream),
+		unary:   chain(cfg.Unary, joinUnaryClient),
+		stream:  chain(cfg.Stream, joinStreamClient),
 		stats:   joinStats(cfg.Stats),
 		codec:   defaultCodec(),
 		profile: profile,
 		shared:  shared,
 		closing: closing,
 		close:   cancel,
+		streams: make(map[*clientStream]struct{}),
 	}
 }
 
@@ -343,7 +313,7 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 		msg, u.Request = *ci.given, ci.given
 	}
 	if err := checkSize(&msg, ci.maxSend, ci.encoding, a.peer); err != nil {
-		return unsendable{err}
+		return Final{err}
 	}
 	if _, packed := msg.Compressed(ci.encoding); packed {
 		once := msg

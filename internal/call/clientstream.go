@@ -102,10 +102,6 @@ type clientStream struct {
 	firstAttempt attempt
 	given        []byte // the request of a unary call, if it is encoded already
 
-	// Guarded by client.mu.
-	next, prev *clientStream
-	listed     bool
-
 	// Used only by the goroutine that sends.
 	sendFrame    link.Frame
 	sendYield    yielder

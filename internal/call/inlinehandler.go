@@ -24,10 +24,10 @@ const minInlineChecks = 25
 // inlineCalls has the calls whose handlers run inline. A call is added when its handler begins:
 // before that there is nothing to release. It is guarded by workers.mu.
 type inlineCalls struct {
-	calls      []*serverCall // each at its inlineIndex - 1
-	timer      *time.Timer   // nil before the first call
-	runs       bool          // the timer is set
-	idleChecks int           // checks since a call was added
+	seen       map[*serverCall]bool // the calls, and whether a check has seen their handlers run
+	timer      *time.Timer          // nil before the first call
+	runs       bool                 // the timer is set
+	idleChecks int                  // checks since a call was added
 	ended      bool
 }
 
@@ -74,10 +74,12 @@ func (c *serverCall) runTimed() {
 	c.method.handlerTime.ran(time.Since(begun))
 }
 
-// add adds c to t.calls. workers.mu is held.
+// add adds c to the calls. workers.mu is held.
 func (t *inlineCalls) add(w *workers, c *serverCall) {
-	t.calls = append(t.calls, c)
-	c.inlineIndex = int32(len(t.calls))
+	if t.seen == nil {
+		t.seen = make(map[*serverCall]bool)
+	}
+	t.seen[c] = false
 	t.idleChecks = 0
 	switch {
 	case t.runs || t.ended:
@@ -88,19 +90,6 @@ func (t *inlineCalls) add(w *workers, c *serverCall) {
 		t.timer.Reset(inlineCheckTime)
 	}
 	t.runs = true
-}
-
-// remove removes c from t.calls, if it is there. workers.mu is held.
-func (t *inlineCalls) remove(c *serverCall) {
-	if c.inlineIndex == 0 {
-		return
-	}
-	last := len(t.calls) - 1
-	t.calls[c.inlineIndex-1] = t.calls[last]
-	t.calls[c.inlineIndex-1].inlineIndex = c.inlineIndex
-	t.calls[last] = nil
-	t.calls = t.calls[:last]
-	c.inlineIndex = 0
 }
 
 // end stops the timer for good, because the server has stopped. The calls were
@@ -117,18 +106,16 @@ func (w *workers) checkInline() {
 	var slow []*serverCall
 	w.mu.Lock()
 	t := &w.inline
-	for i := 0; i < len(t.calls); {
-		c := t.calls[i]
-		if !c.seenRunning {
-			c.seenRunning = true
-			i++
-			continue
+	for c, seen := range t.seen {
+		if seen {
+			slow = append(slow, c)
+			delete(t.seen, c)
+		} else {
+			t.seen[c] = true
 		}
-		slow = append(slow, c)
-		t.remove(c) // remove moves another call to index i
 	}
 	t.idleChecks++
-	if t.runs = len(t.calls) > 0 || t.idleChecks < minInlineChecks; t.runs && !t.ended {
+	if t.runs = len(t.seen) > 0 || t.idleChecks < minInlineChecks; t.runs && !t.ended {
 		t.timer.Reset(inlineCheckTime)
 	}
 	w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 func TestTheKeysOfGRPCsPackagesAreKnownAndDistinct(t *testing.T) {
 	seen := make(map[any]string)
 	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
 	} {
 		if key == nil {
 			t.Errorf("the key of %s is not known: its package asks a context for nothing", name)
@@ -36,7 +36,7 @@ func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
 	ctx = peer.NewContext(ctx, &peer.Peer{})
 	ctx = grpc.NewContextWithServerTransportStream(ctx, &serverCall{})
 	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
 	} {
 		if ctx.Value(key) == nil {
 			t.Errorf("nothing is kept under the key of %s, %T", name, key)

@@ -97,9 +97,8 @@ func unfit(err error) bool {
 	}
 	var send *link.SendError
 	var recv *link.RecvError
-	var large unsendable
-	var drop Dropped
-	return errors.As(err, &drop) || errors.As(err, &send) || errors.As(err, &recv) || errors.As(err, &large)
+	var final Final
+	return errors.As(err, &final) || errors.As(err, &send) || errors.As(err, &recv)
 }
 
 // withDetails returns e with the details that its trailer adds to its status.

@@ -179,7 +179,7 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 	stop := context.AfterFunc(c.closing, end)
 	defer stop()
 	_ = wait.Closed(ctx, over)
-	if err := c.closedFor(); err != nil {
+	if err := context.Cause(c.closing); err != nil {
 		return err
 	}
 	if err := wait.Err(ctx); err != nil {

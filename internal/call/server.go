@@ -86,8 +86,8 @@ func (m *method) serverStreams() bool { return m.stream != nil && m.stream.Serve
 func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg:      cfg,
-		unary:    chainUnaryServer(cfg.Unary),
-		stream:   chainStreamServer(cfg.Stream),
+		unary:    chain(cfg.Unary, joinUnaryServer),
+		stream:   chain(cfg.Stream, joinStreamServer),
 		stats:    joinStats(cfg.Stats),
 		codec:    defaultCodec(),
 		labels:   labelsMethods(),

@@ -24,10 +24,8 @@ type serverCall struct {
 	finished   bool
 
 	// Guarded by workers.mu.
-	next        *serverCall // in workers.queue
-	index       int32       // in conn.admission.running
-	inlineIndex int32       // in workers.inline.calls, plus one; 0 if it is not there
-	seenRunning bool        // a check has seen the handler run
+	next  *serverCall // in workers.queue
+	index int32       // in conn.admission.running
 
 	conn   *serverConn
 	open   *link.CallHeader

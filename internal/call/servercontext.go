@@ -238,7 +238,6 @@ func (e *ending) run() {
 // not found.
 var (
 	incomingKey = keyOf(func(ctx context.Context) { metadata.FromIncomingContext(ctx) })
-	outgoingKey = keyOf(func(ctx context.Context) { metadata.FromOutgoingContext(ctx) })
 	peerKey     = keyOf(func(ctx context.Context) { peer.FromContext(ctx) })
 	streamKey   = keyOf(func(ctx context.Context) { grpc.ServerTransportStreamFromContext(ctx) })
 	rpcInfoKey  = keyOf(func(ctx context.Context) { _ = new(grpc.PreparedMsg).Encode(onlyContext{ctx: ctx}, nil) })

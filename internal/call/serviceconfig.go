@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // A ServiceConfig is the part of gRPC's service config that applies to single calls:
@@ -186,22 +187,14 @@ func (d jsonDuration) String() string { return time.Duration(d).String() }
 func (d *jsonDuration) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
-		return err
+		return err // in grpc-go's words
 	}
-	parsed, err := parseJSONDuration(text)
-	*d = jsonDuration(parsed)
-	return err
-}
-
-// parseJSONDuration parses a duration in protobuf's JSON format, such as "1.5s".
-func parseJSONDuration(s string) (time.Duration, error) {
-	if number, ok := strings.CutSuffix(s, "s"); ok && strings.Trim(number, "-.0123456789") == "" {
-		if sec, err := strconv.ParseFloat(number, 64); err == nil {
-			const most = 9e9 // seconds: 285 years, the largest round number for a time.Duration
-			return time.Duration(math.Round(max(-most, min(sec, most)) * float64(time.Second))), nil
-		}
+	var p durationpb.Duration
+	if err := protojson.Unmarshal(b, &p); err != nil {
+		return fmt.Errorf("malformed duration %s; write seconds, as in \"1.5s\"", b)
 	}
-	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)
+	*d = jsonDuration(p.AsDuration())
+	return nil
 }
 
 // A jsonSize is a number of bytes. One that does not fit an int becomes the closest that does.

@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -128,12 +129,18 @@ func TestAServiceConfigMayHaveNulls(t *testing.T) {
 	}
 }
 
+func parseDuration(text string) (time.Duration, error) {
+	var d jsonDuration
+	err := d.UnmarshalJSON([]byte(strconv.Quote(text)))
+	return time.Duration(d), err
+}
+
 func TestDurationsOfServiceConfigs(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0s": 0, "1s": time.Second, "1.5s": 1500 * time.Millisecond, ".5s": 500 * time.Millisecond, "2.s": 2 * time.Second,
 		"-1.25s": -1250 * time.Millisecond, "0.000000001s": 1, "3600s": time.Hour,
 	} {
-		if d, err := parseJSONDuration(text); err != nil || d != want {
+		if d, err := parseDuration(text); err != nil || d != want {
 			t.Errorf("%s: %v, %v, want %v", text, d, err, want)
 		}
 	}
@@ -141,7 +148,7 @@ func TestDurationsOfServiceConfigs(t *testing.T) {
 
 // Durations that overflow become the longest possible ones, as in grpc-go.
 func TestADurationOfAServiceConfigMayBeEndless(t *testing.T) {
-	if d, err := parseJSONDuration("315576000000s"); err != nil || d < 1e6*time.Hour {
+	if d, err := parseDuration("315576000000s"); err != nil || d < 1e6*time.Hour {
 		t.Errorf("%v, %v: protobuf's longest duration is refused", d, err)
 	}
 }
