@@ -44,24 +44,8 @@ func (c *serverCall) label() (restore func()) {
 	if c.onCaller && c.open.Caller != nil {
 		before = c.open.Caller
 	}
-	ctx := pprof.WithLabels(c.tapped(), pprof.Labels(methodLabel, c.open.Method))
-	c.mu.Lock()
-	c.details().labelled = ctx
-	c.mu.Unlock()
+	ctx := pprof.WithLabels(c.context(), pprof.Labels(methodLabel, c.open.Method))
+	c.derive(ctx)
 	pprof.SetGoroutineLabels(ctx)
 	return func() { pprof.SetGoroutineLabels(before) }
-}
-
-// labelled returns c with the handler's labels, if handlers are labelled.
-func (c *serverCall) labelled() context.Context {
-	if c.conn.server.labels {
-		return c.contextWithLabels()
-	}
-	return c.tapped()
-}
-
-func (c *serverCall) contextWithLabels() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.more.labelled
 }

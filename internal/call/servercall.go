@@ -55,13 +55,25 @@ func (c *serverCall) checkHead() error {
 	return broken("the " + what + " has control characters")
 }
 
-// context returns the handler's context: the call itself, or a context that labels or a
-// stats handler derived from it.
+// context returns the handler's context: the call itself, or what the tap handle, goroutine labels
+// and a stats handler have derived from it.
 func (c *serverCall) context() context.Context {
-	if c.stats != nil {
-		return c.stats.ctx
+	if s := c.conn.server; s.cfg.Tap == nil && !s.labels && s.stats == nil {
+		return c
 	}
-	return c.labelled()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil || c.more.derived == nil {
+		return c
+	}
+	return c.more.derived
+}
+
+// derive replaces the handler's context with ctx, which was derived from it.
+func (c *serverCall) derive(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.details().derived = ctx
 }
 
 // codec returns the codec of the call's messages.

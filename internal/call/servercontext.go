@@ -44,8 +44,7 @@ type callDetails struct {
 	incoming        metadata.MD
 	header, trailer metadata.MD     // set but not sent yet
 	encoding        string          // compressor of replies; empty if not set
-	tapped          context.Context // what the server's tap handle has returned
-	labelled        context.Context // the call's context with goroutine labels
+	derived         context.Context // the handler's context, if it is not the call itself
 }
 
 // An after is a function to call when the context ends.

@@ -115,7 +115,8 @@ func (s *callStats) reportEnd(err error, trailer metadata.MD) {
 
 // startStats reports an incoming call to the server's stats handler.
 func (c *serverCall) startStats(h stats.Handler) {
-	ctx := h.TagRPC(c.labelled(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	ctx := h.TagRPC(c.context(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	c.derive(ctx)
 	p := c.conn.peer
 	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
 	c.stats.report(&stats.InHeader{

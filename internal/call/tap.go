@@ -22,9 +22,7 @@ func (c *serverCall) askTap() bool {
 	c.conn.reportBegin() // for the context
 	ctx, refusal := AskTap(c, handle, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
 	if refusal == nil {
-		c.mu.Lock()
-		c.details().tapped = ctx
-		c.mu.Unlock()
+		c.derive(ctx)
 		return true
 	}
 	c.finish(refusal)
@@ -49,14 +47,4 @@ func AskTap(ctx context.Context, handle tap.ServerInHandle, info *tap.Info) (con
 		return nil, status.New(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
 	}
 	return tapped, nil
-}
-
-// tapped returns the call's context as the tap handle has returned it.
-func (c *serverCall) tapped() context.Context {
-	if c.conn.server.cfg.Tap == nil {
-		return c
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.more.tapped
 }
