@@ -52,6 +52,7 @@ func newServerCall(o *link.CallHeader) *serverCall {
 		peer:   &link.Peer{Addr: inproc.Addr("there"), LocalAddr: inproc.Addr("here"), AuthInfo: authInfo{auth}},
 		ctx:    context.Background(),
 	}
+	conn.peerInfo = peer.Peer{Addr: conn.peer.Addr, LocalAddr: conn.peer.LocalAddr, AuthInfo: conn.peer.AuthInfo}
 	c := new(serverCall)
 	c.init(conn, &method{}, o)
 	return c

@@ -139,7 +139,7 @@ func (c *serverCall) Value(key any) any {
 	case incomingKey:
 		return c.incomingMetadata()
 	case peerKey:
-		return c.conn.peerOf()
+		return &c.conn.peerInfo
 	case streamKey:
 		return c
 	case encoderKey{}:

@@ -35,8 +35,7 @@ type serverConn struct {
 	ended chan struct{} // closed once Closed was called
 	gone  chan struct{} // closed once Gone was called
 
-	peerOnce sync.Once
-	peerInfo peer.Peer
+	peerInfo peer.Peer // for handlers
 }
 
 func newServerConn(s *Server, session link.Session) *serverConn {
@@ -49,6 +48,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		ended:   make(chan struct{}),
 		gone:    make(chan struct{}),
 	}
+	c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}
 	a := &c.admission
 	a.mu, a.onIdle = &s.workers.mu, c.idleLocked
 	limit := s.cfg.MaxRemote
@@ -210,12 +210,4 @@ func (c *serverConn) Terms() link.Terms {
 		t.Admit = c.admission.admit
 	}
 	return t
-}
-
-// peerOf returns the peer for handlers.
-func (c *serverConn) peerOf() *peer.Peer {
-	c.peerOnce.Do(func() {
-		c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}
-	})
-	return &c.peerInfo
 }
