@@ -46,6 +46,7 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 		return nil, named(err)
 	}
 	c.remote, c.idle = c.channel.Conn(), idle
+	c.state = c.remote
 	own := o.ClientConfig
 	own.Balancer = c.channel
 	c.client = c.newClient(own, c.channel.Authority(), o.UserAgent)
