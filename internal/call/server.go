@@ -53,7 +53,7 @@ type Server struct {
 	workers workers
 
 	mu         sync.Mutex
-	services   map[string]*Service
+	services   map[string]*service
 	methods    map[string]*method // by full name; read without mu once started
 	started    bool
 	conns      map[*serverConn]struct{}
@@ -91,7 +91,7 @@ func NewServer(cfg ServerConfig) *Server {
 		stats:    joinStats(cfg.Stats),
 		codec:    defaultCodec(),
 		labels:   labelsMethods(),
-		services: make(map[string]*Service),
+		services: make(map[string]*service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
 		stopNow:  make(chan struct{}),
@@ -116,7 +116,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	if s.services[desc.ServiceName] != nil {
 		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
 	}
-	s.services[desc.ServiceName] = &Service{desc, impl, loop}
+	s.services[desc.ServiceName] = &service{desc, impl}
 	hands := loop != nil && loop.AllowsHandoff()
 	guard, _ := impl.(Guard)
 	for i := range desc.Methods {
@@ -138,22 +138,28 @@ func (s *Server) add(m *method) {
 	}
 }
 
-// A Service is a registered service.
-type Service struct {
-	Desc *grpc.ServiceDesc
-	Impl any
-	Loop wait.Loop // runs the handlers; nil for goroutines
+// A service is a registered service.
+type service struct {
+	desc *grpc.ServiceDesc
+	impl any
 }
 
-// Services returns all registered services.
-func (s *Server) Services() []Service {
+// RegisterWith registers all services with another server.
+func (s *Server) RegisterWith(other grpc.ServiceRegistrar) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]Service, 0, len(s.services))
 	for _, svc := range s.services {
-		all = append(all, *svc)
+		other.RegisterService(svc.desc, svc.impl)
 	}
-	return all
+}
+
+// LoopOf returns the loop that runs the handlers of the method with a full name, or nil if there is
+// none. It must be called after Start.
+func (s *Server) LoopOf(full string) wait.Loop {
+	if m := s.methods[full]; m != nil {
+		return m.loop
+	}
+	return nil
 }
 
 // Unregistered returns a handler of calls to methods that are not registered, for a
@@ -178,11 +184,11 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 	defer s.mu.Unlock()
 	all := make(map[string]grpc.ServiceInfo, len(s.services))
 	for name, svc := range s.services {
-		info := grpc.ServiceInfo{Metadata: svc.Desc.Metadata}
-		for _, m := range svc.Desc.Methods {
+		info := grpc.ServiceInfo{Metadata: svc.desc.Metadata}
+		for _, m := range svc.desc.Methods {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
 		}
-		for _, m := range svc.Desc.Streams {
+		for _, m := range svc.desc.Streams {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams})
 		}
 		all[name] = info

@@ -25,16 +25,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Service is a registered service.
-type Service struct {
-	Desc *grpc.ServiceDesc
-	Impl any
-	Loop wait.Loop // runs the handlers; nil for goroutines
-}
-
 // Config configures a Server.
 type Config struct {
-	Services []Service
+	Register func(grpc.ServiceRegistrar)   // registers the services
+	Loop     func(method string) wait.Loop // runs the handlers of a method; nil for goroutines
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
 
@@ -65,12 +59,11 @@ type Server struct {
 
 // New returns a running server. It must be stopped.
 func New(c Config) *Server {
-	unary, stream := c.Unary, c.Stream
-	if loops := loopsOf(c.Services); len(loops) > 0 {
-		unary = append([]grpc.UnaryServerInterceptor{loops.unary}, unary...)
-		stream = append([]grpc.StreamServerInterceptor{loops.stream}, stream...)
-	}
-	opts := append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}, c.Options...)
+	loops := loops(c.Loop)
+	opts := append([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Unary...),
+		grpc.ChainStreamInterceptor(loops.stream), grpc.ChainStreamInterceptor(c.Stream...),
+	}, c.Options...)
 	s := &Server{
 		inner: grpc.NewServer(append(opts, grpc.Creds(alreadyDone{}))...),
 		conns: &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
@@ -80,16 +73,12 @@ func New(c Config) *Server {
 		settled:   make(chan struct{}),
 		requests:  make(map[*request]struct{}),
 	}
-	register := func(g *grpc.Server) *grpc.Server {
-		for _, svc := range c.Services {
-			g.RegisterService(svc.Desc, svc.Impl)
-		}
-		return g
-	}
-	register(s.inner)
+	c.Register(s.inner)
 	s.newWeb = func() *grpc.Server {
 		first := []grpc.ServerOption{grpc.StatsHandler(peers{c.Tap}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
-		return register(grpc.NewServer(append(first, opts...)...))
+		web := grpc.NewServer(append(first, opts...)...)
+		c.Register(web)
+		return web
 	}
 	go func() {
 		defer close(s.ended)
