@@ -83,9 +83,11 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			ci.sendsOn = true
 			continue
 		}
-		if inner := unwrapped(o); inner != nil {
-			ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
-			ci.opts[i], o = inner, inner
+		if !fromGRPC(o) {
+			if inner := unwrapped(o); inner != nil {
+				ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
+				ci.opts[i], o = inner, inner
+			}
 		}
 		switch o := o.(type) {
 		case nil, grpc.EmptyCallOption:
@@ -172,30 +174,29 @@ func (ci *callInfo) calleeEnded() {
 	}
 }
 
-// unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
-// determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps none.
-func unwrapped(o grpc.CallOption) grpc.CallOption {
+// fromGRPC reports whether o is nil or an option of grpc-go.
+func fromGRPC(o grpc.CallOption) bool {
 	t := reflect.TypeOf(o)
-	if t == nil || t.PkgPath() == grpcPath {
-		return nil
+	return t == nil || t.PkgPath() == grpcPath
+}
+
+// unwrapped returns the option of grpc-go that o is, points to or embeds. In grpc-go, that option
+// determines what o does. unwrapped returns nil if there is none.
+func unwrapped(o grpc.CallOption) grpc.CallOption {
+	if fromGRPC(o) {
+		return o
 	}
-	v := reflect.ValueOf(o)
-	if v.Kind() == reflect.Pointer && !v.IsNil() {
-		v = v.Elem()
-		if inner, ok := v.Interface().(grpc.CallOption); ok && v.Type().PkgPath() == grpcPath {
-			return inner
-		}
-	}
+	v := reflect.Indirect(reflect.ValueOf(o))
 	if v.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range v.NumField() {
-		if f := v.Field(i); v.Type().Field(i).Anonymous && f.CanInterface() {
+	if v.Type().PkgPath() == grpcPath {
+		return v.Interface().(grpc.CallOption)
+	}
+	for t, f := range v.Fields() {
+		if t.Anonymous && f.CanInterface() {
 			if inner, ok := f.Interface().(grpc.CallOption); ok {
-				if deeper := unwrapped(inner); deeper != nil {
-					return deeper
-				}
-				return inner
+				return unwrapped(inner)
 			}
 		}
 	}

@@ -282,7 +282,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 			return nil
 		}
 		if st.hasMsg {
-			b.stats.resent(st)
+			b.stats.sent(st.value, &st.msg)
 		}
 	}
 	return nil

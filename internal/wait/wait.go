@@ -38,24 +38,20 @@ type Waiter interface {
 }
 
 // Goroutine is the Parker of ordinary goroutines. Park blocks the goroutine.
-type Goroutine struct {
-	token chan struct{}
-}
+type Goroutine chan struct{}
 
 // NewGoroutine returns a Goroutine without a token.
-func NewGoroutine() *Goroutine {
-	return &Goroutine{token: make(chan struct{}, 1)}
-}
+func NewGoroutine() Goroutine { return make(Goroutine, 1) }
 
 // Park implements [Parker].
-func (g *Goroutine) Park(ctx context.Context) error {
+func (g Goroutine) Park(ctx context.Context) error {
 	done := ctx.Done()
 	if done == nil {
-		<-g.token
+		<-g
 		return nil
 	}
 	select {
-	case <-g.token:
+	case <-g:
 		return nil
 	case <-done:
 		return DoneErr(ctx)
@@ -63,9 +59,9 @@ func (g *Goroutine) Park(ctx context.Context) error {
 }
 
 // Unpark implements [Parker].
-func (g *Goroutine) Unpark() {
+func (g Goroutine) Unpark() {
 	select {
-	case g.token <- struct{}{}:
+	case g <- struct{}{}:
 	default:
 	}
 }
@@ -77,8 +73,8 @@ func (g *Goroutine) Unpark() {
 // the lock. Wake clears it and returns the Parker to unpark. So each sleep gets exactly one token,
 // and none is left when Wait returns.
 type Cond struct {
-	asleep Parker     // the waiter's; nil if there is none
-	own    *Goroutine // reused for every wait with a nil Waiter
+	asleep Parker    // the waiter's; nil if there is none
+	own    Goroutine // reused for every wait with a nil Waiter
 }
 
 // Wait releases l, sleeps until another goroutine calls Wake and unparks the
@@ -277,7 +273,7 @@ type Pool struct {
 
 // Parker implements [Waiter].
 func (p *Pool) Parker() Parker {
-	if g, ok := p.pool.Get().(*Goroutine); ok {
+	if g, ok := p.pool.Get().(Goroutine); ok {
 		return g
 	}
 	return NewGoroutine()
