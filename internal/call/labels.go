@@ -15,10 +15,7 @@ const methodLabel = "grpc.method"
 // NAME=false. The last entry for methodLabel wins; other entries are ignored.
 func labelsMethods() bool {
 	v := os.Getenv("GRPC_GO_SERVER_GOROUTINE_LABELS")
-	if strings.EqualFold(v, "all") {
-		return true
-	}
-	on := false
+	on := strings.EqualFold(v, "all")
 	for pair := range strings.SplitSeq(v, ",") {
 		name, value, _ := strings.Cut(pair, "=")
 		if !strings.EqualFold(strings.TrimSpace(name), methodLabel) {

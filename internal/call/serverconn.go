@@ -23,13 +23,13 @@ type serverConn struct {
 
 	admission admission
 
-	callsOnce sync.Once
-	calls     grpc.ClientConnInterface // for calls to the peer; nil before the first
+	callsMu     sync.Mutex
+	calls       grpc.ClientConnInterface // for calls to the peer; nil before the first
+	callsClosed bool
 
 	// Guarded by server.workers.mu.
-	callsPeer bool // calls is set
-	closed    bool
-	isGone    bool
+	closed bool
+	isGone bool
 
 	idle  chan struct{} // closed by admission's onIdle
 	ended chan struct{} // closed once Closed was called
@@ -175,15 +175,15 @@ func (c *serverConn) Closed(reason error) {
 		return
 	}
 	c.closed = true
-	running, callsPeer := slices.Clone(c.admission.running), c.callsPeer
+	running := slices.Clone(c.admission.running)
 	c.admission.refuseLocked(link.Unprocessed{Err: reason})
 	mu.Unlock()
 	for _, call := range running {
 		call.abort(reason)
 	}
-	if callsPeer {
-		c.closePeerConn()
-	}
+	c.callsMu.Lock()
+	c.closePeerConnLocked()
+	c.callsMu.Unlock()
 	c.reportEnd()
 	close(c.ended)
 }

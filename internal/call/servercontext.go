@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,16 +148,11 @@ func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range d.afters {
-			if d.afters[i] == a {
-				last := len(d.afters) - 1
-				d.afters[i] = d.afters[last]
-				d.afters[last] = nil
-				d.afters = d.afters[:last]
-				return true
-			}
+		i := slices.Index(d.afters, a)
+		if i >= 0 {
+			d.afters = slices.Delete(d.afters, i, i+1)
 		}
-		return false
+		return i >= 0
 	}
 }
 
