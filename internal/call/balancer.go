@@ -2,6 +2,8 @@ package call
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -84,11 +86,14 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 //
 //lint:ignore SA1019 it is what a config selector of xDS chooses
 func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
-	own := &methodConfig{timeout: m.Timeout, waitForReady: m.WaitForReady, maxRequest: m.MaxReqSize, maxResponse: m.MaxRespSize, retryThrottler: mc.retryThrottler}
+	own := &methodConfig{
+		Timeout: (*jsonDuration)(m.Timeout), WaitForReady: m.WaitForReady, throttler: mc.throttler,
+		MaxRequestMessageBytes: (*jsonSize)(m.MaxReqSize), MaxResponseMessageBytes: (*jsonSize)(m.MaxRespSize),
+	}
 	if p := m.RetryPolicy; p != nil {
-		own.retryPolicy = &retryPolicy{
-			maxAttempts: p.MaxAttempts, initialBackoff: p.InitialBackoff, maxBackoff: p.MaxBackoff,
-			backoffMultiplier: p.BackoffMultiplier, retryableStatusCodes: p.RetryableStatusCodes,
+		own.RetryPolicy = &retryPolicy{
+			MaxAttempts: p.MaxAttempts, InitialBackoff: jsonDuration(p.InitialBackoff), MaxBackoff: jsonDuration(p.MaxBackoff),
+			BackoffMultiplier: p.BackoffMultiplier, RetryableStatusCodes: slices.Collect(maps.Keys(p.RetryableStatusCodes)),
 		}
 	}
 	return own

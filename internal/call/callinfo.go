@@ -62,8 +62,8 @@ func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
 	var maxRecv, maxSend *int // nil for limits that are not set
 	ci.opts, ci.maxReplay = opts, defaultMaxReplay
-	if mc.waitForReady != nil {
-		ci.waitForReady = *mc.waitForReady
+	if mc.WaitForReady != nil {
+		ci.waitForReady = *mc.WaitForReady
 	}
 	if ci.retry = mc.newRetryState(); ci.retry != nil {
 		ci.reports = true
@@ -132,8 +132,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out; only connections to ordinary gRPC servers take it", o)
 		}
 	}
-	ci.maxRecv = limit(mc.maxResponse, maxRecv, defaultMaxRecv)
-	ci.maxSend = limit(mc.maxRequest, maxSend, noLimit)
+	ci.maxRecv = limit((*int)(mc.MaxResponseMessageBytes), maxRecv, defaultMaxRecv)
+	ci.maxSend = limit((*int)(mc.MaxRequestMessageBytes), maxSend, noLimit)
 	return ci.chooseCodec(byDefault)
 }
 

@@ -181,7 +181,7 @@ var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a conte
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
 	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
 	mc, err := c.selectConfig(ci)
-	if err == nil && mc.timeout != nil && ci.ctx != nil && ci.through == nil {
+	if err == nil && mc.Timeout != nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
 	if err == nil {

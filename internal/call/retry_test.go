@@ -28,11 +28,11 @@ import (
 // up to 10 s.
 func policy(maxAttempts int) *retryState {
 	return &retryState{policy: &retryPolicy{
-		maxAttempts:          maxAttempts,
-		initialBackoff:       time.Second,
-		maxBackoff:           10 * time.Second,
-		backoffMultiplier:    2,
-		retryableStatusCodes: map[codes.Code]bool{codes.Unavailable: true},
+		MaxAttempts:          maxAttempts,
+		InitialBackoff:       jsonDuration(time.Second),
+		MaxBackoff:           jsonDuration(10 * time.Second),
+		BackoffMultiplier:    2,
+		RetryableStatusCodes: []codes.Code{codes.Unavailable},
 	}}
 }
 
@@ -612,8 +612,8 @@ func TestPolicyRetryRaces(t *testing.T) {
 func TestAnyBackoffAndPushback(t *testing.T) {
 	for range 200 {
 		r := policy(100)
-		r.policy.initialBackoff, r.policy.maxBackoff = math.MaxInt64, math.MaxInt64
-		r.policy.backoffMultiplier = math.MaxFloat64
+		r.policy.InitialBackoff, r.policy.MaxBackoff = math.MaxInt64, math.MaxInt64
+		r.policy.BackoffMultiplier = math.MaxFloat64
 		for range 3 {
 			if d, err := r.shouldRetry(errAgain, nil); err != nil || d < math.MaxInt64/2 {
 				t.Fatalf("%v, %v", d, err)

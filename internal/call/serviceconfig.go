@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -22,13 +21,16 @@ type ServiceConfig struct {
 	rest    *methodConfig            // of all other methods
 }
 
+// A methodConfig is what applies to a method. Its exported fields are JSON.
 type methodConfig struct {
-	timeout        *time.Duration
-	waitForReady   *bool
-	maxRequest     *int
-	maxResponse    *int
-	retryPolicy    *retryPolicy    // nil for no retries
-	retryThrottler *retryThrottler // shared by the connection's methods; nil for none
+	Name                    []jsonName
+	WaitForReady            *bool
+	Timeout                 *jsonDuration
+	MaxRequestMessageBytes  *jsonSize
+	MaxResponseMessageBytes *jsonSize
+	RetryPolicy             *retryPolicy // nil for no retries
+
+	throttler *retryThrottler // shared by the connection's methods; nil for none
 }
 
 // noConfig is the config of methods that the service config does not name.
@@ -42,26 +44,11 @@ const DefaultMaxCallAttempts = 5
 type (
 	jsonServiceConfig struct {
 		healthCheckConfig
-		MethodConfig    []jsonMethodConfig
+		MethodConfig    []methodConfig
 		RetryThrottling *jsonRetryThrottling
-	}
-	jsonMethodConfig struct {
-		Name                    *[]jsonName
-		WaitForReady            *bool
-		Timeout                 *jsonDuration
-		MaxRequestMessageBytes  *jsonSize
-		MaxResponseMessageBytes *jsonSize
-		RetryPolicy             *jsonRetryPolicy
 	}
 	jsonName            struct{ Service, Method string }
 	jsonRetryThrottling struct{ MaxTokens, TokenRatio float64 }
-	jsonRetryPolicy     struct { // errors print it
-		MaxAttempts          int
-		InitialBackoff       jsonDuration
-		MaxBackoff           jsonDuration
-		BackoffMultiplier    float64
-		RetryableStatusCodes []codes.Code
-	}
 )
 
 // ParseServiceConfig parses a service config in JSON. maxCallAttempts limits the attempts
@@ -86,15 +73,18 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 		return nil, err
 	}
 	sc := &ServiceConfig{methods: make(map[string]*methodConfig), rest: &noConfig}
-	for _, m := range raw.MethodConfig {
-		if m.Name == nil {
+	for i := range raw.MethodConfig {
+		mc := &raw.MethodConfig[i]
+		if mc.Name == nil {
 			continue
 		}
-		mc, err := m.config(maxCallAttempts)
-		if err != nil {
-			return nil, err
+		if rp := mc.RetryPolicy; rp != nil {
+			if !rp.valid() {
+				return nil, fmt.Errorf("invalid retry policy (%+v): ", rp)
+			}
+			rp.MaxAttempts = min(rp.MaxAttempts, maxCallAttempts)
 		}
-		for _, n := range *m.Name {
+		for _, n := range mc.Name {
 			if err := sc.add(n, mc); err != nil {
 				return nil, err
 			}
@@ -109,29 +99,7 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 	return sc, nil
 }
 
-func (m *jsonMethodConfig) config(maxCallAttempts int) (*methodConfig, error) {
-	mc := &methodConfig{waitForReady: m.WaitForReady, timeout: (*time.Duration)(m.Timeout), maxRequest: (*int)(m.MaxRequestMessageBytes), maxResponse: (*int)(m.MaxResponseMessageBytes)}
-	rp := m.RetryPolicy
-	if rp == nil {
-		return mc, nil
-	}
-	if !rp.valid() {
-		return nil, fmt.Errorf("invalid retry policy (%+v): ", rp)
-	}
-	mc.retryPolicy = &retryPolicy{
-		maxAttempts:          min(rp.MaxAttempts, maxCallAttempts),
-		initialBackoff:       time.Duration(rp.InitialBackoff),
-		maxBackoff:           time.Duration(rp.MaxBackoff),
-		backoffMultiplier:    rp.BackoffMultiplier,
-		retryableStatusCodes: make(map[codes.Code]bool),
-	}
-	for _, code := range rp.RetryableStatusCodes {
-		mc.retryPolicy.retryableStatusCodes[code] = true
-	}
-	return mc, nil
-}
-
-func (rp *jsonRetryPolicy) valid() bool {
+func (rp *retryPolicy) valid() bool {
 	waits := rp.InitialBackoff > 0 && rp.MaxBackoff > 0 && rp.BackoffMultiplier > 0
 	return waits && rp.MaxAttempts > 1 && len(rp.RetryableStatusCodes) > 0
 }
@@ -164,9 +132,9 @@ func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 
 // throttle sets rt as the throttler of all methods.
 func (sc *ServiceConfig) throttle(rt *retryThrottler) {
-	sc.rest = &methodConfig{retryThrottler: rt}
+	sc.rest = &methodConfig{throttler: rt}
 	for _, mc := range sc.methods {
-		mc.retryThrottler = rt
+		mc.throttler = rt
 	}
 }
 
@@ -174,7 +142,7 @@ func (sc *ServiceConfig) throttle(rt *retryThrottler) {
 func (sc *ServiceConfig) DisableRetry() {
 	sc.rest = &noConfig
 	for _, mc := range sc.methods {
-		mc.retryPolicy, mc.retryThrottler = nil, nil
+		mc.RetryPolicy, mc.throttler = nil, nil
 	}
 }
 
@@ -242,10 +210,10 @@ func limit(config, option *int, byDefault int) int {
 // withTimeout returns ctx with the config's timeout. If there is none, it returns ctx and
 // a nil cancel.
 func (mc *methodConfig) withTimeout(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
-	if mc.timeout == nil || *mc.timeout < 0 {
+	if mc.Timeout == nil || *mc.Timeout < 0 {
 		return ctx, nil
 	}
-	return context.WithTimeout(ctx, *mc.timeout)
+	return context.WithTimeout(ctx, time.Duration(*mc.Timeout))
 }
 
 // healthCheckConfig is the part of a service config that decides whether a client makes

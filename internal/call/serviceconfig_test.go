@@ -168,10 +168,10 @@ func TestTheClosestNameInAServiceConfigCounts(t *testing.T) {
 	for method, want := range map[string]int{
 		"/s/m": 3, "/s/n": 2, "/s/": 2, "/p.s/m": 2, "/t/m": 1, "/p/s/m": 1, "/s": 1, "s/m": 1, "": 1, "/": 1, "m": 1, "//": 1,
 	} {
-		if mc := sc.of(method); mc.maxRequest == nil || *mc.maxRequest != want {
+		if mc := sc.of(method); mc.MaxRequestMessageBytes == nil || int(*mc.MaxRequestMessageBytes) != want {
 			t.Errorf("%q: %+v, want config %d", method, mc, want)
 		}
-		if mc := bare.of(method); (mc.maxRequest != nil) != strings.HasPrefix(method, "/s/") {
+		if mc := bare.of(method); (mc.MaxRequestMessageBytes != nil) != strings.HasPrefix(method, "/s/") {
 			t.Errorf("%q without a default: %+v", method, mc)
 		}
 		if mc := (*ServiceConfig)(nil).of(method); mc != &noConfig {
@@ -295,7 +295,7 @@ func TestSizesAndTimeoutsOfAnyLength(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := *sc.of("/a/b").maxRequest; got != int(max(math.MinInt, min(want, math.MaxInt))) {
+		if got := *sc.of("/a/b").MaxRequestMessageBytes; got != jsonSize(max(math.MinInt, min(want, math.MaxInt))) {
 			t.Errorf("%s bytes are %d", text, got)
 		}
 	}
@@ -317,7 +317,7 @@ func TestSizesAndTimeoutsOfAnyLength(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := *sc.of("/a/b").timeout; !ok(d) {
+		if d := time.Duration(*sc.of("/a/b").Timeout); !ok(d) {
 			t.Errorf("%s are %v", text, d)
 		}
 	}
