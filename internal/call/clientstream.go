@@ -138,7 +138,6 @@ type clientStream struct {
 	finished         bool
 	finishFuncs      []func()
 	ctx              context.Context // made by the first call of Context
-	cancel           context.CancelFunc
 }
 
 // Context implements grpc.ClientStream. The context ends with the call.
@@ -149,9 +148,12 @@ func (s *clientStream) Context() context.Context {
 	if s.ctx == nil {
 		a := s.current
 		p := &peer.Peer{Addr: a.peer.Addr, LocalAddr: a.peer.LocalAddr, AuthInfo: a.peer.AuthInfo}
-		s.ctx, s.cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
+		var cancel context.CancelFunc
+		s.ctx, cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
 		if s.finished {
-			s.cancel()
+			cancel()
+		} else {
+			s.finishFuncs = append(s.finishFuncs, cancel)
 		}
 	}
 	return s.ctx
@@ -415,7 +417,7 @@ func (s *clientStream) finish(err error) {
 	s.finished = true
 	s.commitAttempt()
 	s.info.fillOptions(a.peer, s.header, s.trailer)
-	cancel, atEnd, stop, trailer := s.cancel, s.finishFuncs, a.stopWatch, s.trailer
+	atEnd, stop, trailer := s.finishFuncs, a.stopWatch, s.trailer
 	s.finishFuncs, a.stopWatch = nil, nil
 	ended, answered := a.ended, a.answered || s.header != nil
 	s.mu.Unlock()
@@ -430,9 +432,6 @@ func (s *clientStream) finish(err error) {
 	s.info.onFinished(err)
 	if err != nil {
 		a.stream.Abort(err) // RecvMsg returns err from now on
-	}
-	if cancel != nil {
-		cancel()
 	}
 	for _, f := range atEnd {
 		f()

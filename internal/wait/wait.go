@@ -11,7 +11,6 @@ import (
 	"context"
 	"runtime"
 	"sync"
-	"sync/atomic"
 )
 
 // A Parker holds at most one token. One goroutine or task parks at a time; any
@@ -199,41 +198,35 @@ func NotAbandoned() {}
 // A Mutex is a lock that may be held across waits: a waiter for it parks. The
 // zero value is unlocked.
 //
-// Invariant: queue is empty unless the state is contended. The state becomes contended, and
-// changes back, only under mu. If queue is not empty, Unlock leaves the state as it is, and passes
-// the lock to the first in queue by giving it a token. For a task that is abandoned with this token,
-// Abandoned passes the lock on. A task that parks while it holds the lock calls [OnAbandon] itself,
-// if others wait for the lock.
+// Unlock passes the lock to the first waiter by giving it a token. For a task that is abandoned with
+// this token, Abandoned passes the lock on. A task that parks while it holds the lock calls
+// [OnAbandon] itself, if others wait for the lock.
 type Mutex struct {
-	state atomic.Uint32
 	mu    sync.Mutex
-	queue []Parker
+	held  bool
+	queue []Parker // empty unless held
 }
 
-// The states of a Mutex.
-const (
-	free uint32 = iota
-	held
-	contended // held, and perhaps with a queue
-)
-
 // TryLock takes the lock if it is free and reports whether it did.
-func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
+func (m *Mutex) TryLock() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took := !m.held
+	m.held = true
+	return took
+}
 
 // Lock takes the lock. Waiters get it in the order in which they came. w supplies the Parker to
 // wait with; nil means a goroutine's.
 func (m *Mutex) Lock(w Waiter) {
-	if m.TryLock() {
-		return
-	}
-	var own Pool
-	if w == nil {
-		w = &own
-	}
 	m.mu.Lock()
-	if m.state.Swap(contended) == free {
+	if !m.held {
+		m.held = true
 		m.mu.Unlock()
 		return
+	}
+	if w == nil {
+		w = new(Pool)
 	}
 	p := w.Parker()
 	m.queue = append(m.queue, p)
@@ -249,12 +242,9 @@ func (m *Mutex) Abandoned() { m.Unlock() }
 
 // Unlock releases the lock, or passes it to the first waiter.
 func (m *Mutex) Unlock() {
-	if m.state.CompareAndSwap(held, free) {
-		return
-	}
 	m.mu.Lock()
 	if len(m.queue) == 0 {
-		m.state.Store(free)
+		m.held = false
 		m.mu.Unlock()
 		return
 	}
