@@ -72,11 +72,10 @@ type attempt struct {
 	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
 
 	// Guarded by call.mu.
-	stopWatch    func() bool // stops watching ctx
-	abortReason  error       // why the stream was aborted; nil if it was not
-	retryPending bool        // the stream was aborted, and the next operation retries the call
-	ended        bool        // its end was reported to stats handlers
-	answered     bool        // something was received
+	abortReason  error // why the stream was aborted; nil if it was not
+	retryPending bool  // the stream was aborted, and the next operation retries the call
+	ended        bool  // its end was reported to stats handlers
+	answered     bool  // something was received
 }
 
 // isUnprocessed reports whether err says that no handler has seen the call.
@@ -213,16 +212,15 @@ func (s *clientStream) watchContext(a *attempt) {
 	if a.ctx.Done() == nil {
 		return
 	}
-	stop := wait.AfterFunc(a.ctx, func() { s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx))) })
-	s.mu.Lock()
-	over := s.finished || s.current != a
-	if !over {
-		a.stopWatch = stop
-	}
-	s.mu.Unlock()
-	if over {
-		stop()
-	}
+	stop := wait.AfterFunc(a.ctx, func() {
+		s.mu.Lock()
+		replaced := s.current != a
+		s.mu.Unlock()
+		if !replaced {
+			s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))
+		}
+	})
+	s.onFinish(func() { stop() })
 }
 
 // currentAttempt returns the current attempt, and whether the call may still be

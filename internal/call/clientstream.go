@@ -417,13 +417,10 @@ func (s *clientStream) finish(err error) {
 	s.finished = true
 	s.commitAttempt()
 	s.info.fillOptions(a.peer, s.header, s.trailer)
-	atEnd, stop, trailer := s.finishFuncs, a.stopWatch, s.trailer
-	s.finishFuncs, a.stopWatch = nil, nil
+	atEnd, trailer := s.finishFuncs, s.trailer
+	s.finishFuncs = nil
 	ended, answered := a.ended, a.answered || s.header != nil
 	s.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
 	s.client.remove(s)
 	if !ended {
 		a.reportEnd(err, trailer, answered)

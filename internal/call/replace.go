@@ -221,17 +221,10 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 			s.commitAttempt()
 		}
 	}
-	var stop func() bool
-	if b != a {
-		stop, a.stopWatch = a.stopWatch, nil
-	}
 	waiting := s.headerWaiters
 	s.headerWaiters = nil
 	s.mu.Unlock()
 	s.retryMu.Unlock()
-	if stop != nil {
-		stop()
-	}
 	for _, p := range waiting { // receiveUntil must look at the new attempt
 		p.Unpark()
 	}

@@ -94,7 +94,11 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 		if err := t.valid(); err != nil {
 			return nil, err
 		}
-		sc.throttle(&retryThrottler{max: t.MaxTokens, thresh: t.MaxTokens / 2, ratio: t.TokenRatio, tokens: t.MaxTokens})
+		rt := &retryThrottler{max: t.MaxTokens, thresh: t.MaxTokens / 2, ratio: t.TokenRatio, tokens: t.MaxTokens}
+		sc.rest = &methodConfig{throttler: rt}
+		for _, mc := range sc.methods {
+			mc.throttler = rt
+		}
 	}
 	return sc, nil
 }
@@ -128,14 +132,6 @@ func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	}
 	sc.methods[key] = mc
 	return nil
-}
-
-// throttle sets rt as the throttler of all methods.
-func (sc *ServiceConfig) throttle(rt *retryThrottler) {
-	sc.rest = &methodConfig{throttler: rt}
-	for _, mc := range sc.methods {
-		mc.throttler = rt
-	}
 }
 
 // DisableRetry removes all retry policies and throttlers.
