@@ -17,18 +17,14 @@ import (
 // finds a handler still running releases its goroutine.
 const inlineCheckTime = 2 * time.Millisecond
 
-// minInlineChecks is how many checks follow, at least, after a call was added. Starting a timer
-// costs more than letting it run.
-const minInlineChecks = 25
-
 // inlineCalls has the calls whose handlers run inline. A call is added when its handler begins:
 // before that there is nothing to release. It is guarded by workers.mu.
 type inlineCalls struct {
-	seen       map[*serverCall]bool // the calls, and whether a check has seen their handlers run
-	timer      *time.Timer          // nil before the first call
-	runs       bool                 // the timer is set
-	idleChecks int                  // checks since a call was added
-	ended      bool
+	seen  map[*serverCall]bool // the calls, and whether a check has seen their handlers run
+	timer *time.Timer          // nil before the first call
+	runs  bool                 // the timer is set
+	added bool                 // a call was added since the last check
+	ended bool
 }
 
 // inlineStream returns c's carrier if c's handler may run inline there. Otherwise it returns nil.
@@ -80,7 +76,7 @@ func (t *inlineCalls) add(w *workers, c *serverCall) {
 		t.seen = make(map[*serverCall]bool)
 	}
 	t.seen[c] = false
-	t.idleChecks = 0
+	t.added = true
 	switch {
 	case t.runs || t.ended:
 		return
@@ -114,8 +110,8 @@ func (w *workers) checkInline() {
 			t.seen[c] = true
 		}
 	}
-	t.idleChecks++
-	if t.runs = len(t.seen) > 0 || t.idleChecks < minInlineChecks; t.runs && !t.ended {
+	// Starting a timer costs more than letting it run.
+	if t.runs, t.added = len(t.seen) > 0 || t.added, false; t.runs && !t.ended {
 		t.timer.Reset(inlineCheckTime)
 	}
 	w.mu.Unlock()

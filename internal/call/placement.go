@@ -6,16 +6,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Placement selects the goroutine for a unary handler that could run on its caller's.
+// Placement selects the goroutine for a unary handler that could run on its caller's. Package
+// nearcall says more.
 type Placement int
 
+// The placements.
 const (
-	// Auto runs a handler on its caller's goroutine if the caller's context cannot end, and on a
-	// worker otherwise: the handler must not delay a caller that leaves when its context ends.
 	Auto Placement = iota
-	// Inline always runs a handler on its caller's goroutine.
 	Inline
-	// OnWorkers never runs a handler on its caller's goroutine.
 	OnWorkers
 )
 
@@ -32,7 +30,7 @@ func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) 
 		return OnWorkers
 	case s.cfg.Placement == Inline:
 		return Inline
-	case caller == nil || caller.Done() != nil:
+	case caller == nil || caller.Done() != nil: // a handler must not delay a caller that may leave
 		return OnWorkers
 	case s.labels:
 		// The caller's goroutine may have labels that are not in its context. They

@@ -6,7 +6,9 @@ package call
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -52,15 +54,15 @@ type Server struct {
 	labels  bool       // handlers' goroutines are labelled
 	workers workers
 
-	mu         sync.Mutex
-	services   map[string]*service
-	methods    map[string]*method // by full name; read without mu once started
-	started    bool
-	conns      map[*serverConn]struct{}
-	stopping   bool // new sessions and calls are refused
-	stopCalled bool // Stop was called
+	mu       sync.Mutex
+	services map[string]*service
+	methods  map[string]*method // by full name; read without mu once started
+	started  bool
+	conns    map[*serverConn]struct{}
+	stopping bool // new sessions and calls are refused
 
-	stopNow chan struct{} // closed when Stop is called
+	stopNow  chan struct{} // closed when Stop is called
+	stopOnce sync.Once
 }
 
 // A method says how to handle calls with one full method name.
@@ -284,8 +286,16 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
 	}
+	if c := codecNamed(subtype); c != nil {
+		return c
+	}
+	return s.codec
+}
+
+// codecNamed returns the codec of a content-subtype, nil if there is none.
+func codecNamed(subtype string) link.Codec {
 	if subtype == "" || len(subtype) > maxName {
-		return s.codec
+		return nil
 	}
 	if c, ok := codec.Get(subtype); ok {
 		return c
@@ -293,7 +303,7 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if subtype == codec.NameJSON {
 		return jsonCodec
 	}
-	return s.codec
+	return nil
 }
 
 // jsonCodec is the codec of the content-subtype json, unless the user has registered one.
@@ -311,12 +321,7 @@ var errStopped = errors.New("the server was stopped")
 // and for running handlers if WaitForHandlers is set.
 func (s *Server) Stop() {
 	conns := s.stop()
-	s.mu.Lock()
-	if !s.stopCalled {
-		s.stopCalled = true
-		close(s.stopNow)
-	}
-	s.mu.Unlock()
+	s.stopOnce.Do(func() { close(s.stopNow) })
 	for _, c := range conns {
 		_ = c.session.Close(errStopped)
 	}
@@ -363,11 +368,7 @@ func (s *Server) stop() []*serverConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started, s.stopping = true, true
-	conns := make([]*serverConn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // Method returns what is known about the method with a full name. It must be called after Start.
@@ -381,14 +382,7 @@ func (s *Server) Method(full string) link.Method {
 
 // HasCodec reports whether the server has a codec for a content-subtype.
 func (s *Server) HasCodec(subtype string) bool {
-	if s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || subtype == codec.NameJSON {
-		return true
-	}
-	if subtype == "" || len(subtype) > maxName {
-		return false
-	}
-	_, ok := codec.Get(subtype)
-	return ok
+	return s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || codecNamed(subtype) != nil
 }
 
 // Compressors returns the names of the registered compressors. The result must not be modified.

@@ -273,14 +273,10 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 // popHeader returns the header for sending, never nil, and marks it as sent. mu is held.
 func (c *serverCall) popHeader() metadata.MD {
 	c.headerSent = true
-	if c.more == nil {
-		return emptyHeader
-	}
-	return c.popSetHeader()
-}
-
-func (c *serverCall) popSetHeader() metadata.MD {
 	h := emptyHeader
+	if c.more == nil {
+		return h
+	}
 	if c.more.header != nil {
 		h, c.more.header = c.more.header, nil
 	}

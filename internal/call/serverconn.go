@@ -29,7 +29,6 @@ type serverConn struct {
 
 	// Guarded by server.workers.mu.
 	closed bool
-	isGone bool
 
 	idle  chan struct{} // closed by admission's onIdle
 	ended chan struct{} // closed once Closed was called
@@ -88,7 +87,7 @@ func (c *serverConn) reportEnd() {
 // connection.
 func (c *serverConn) idleLocked() {
 	close(c.idle)
-	if c.isGone {
+	if link.IsClosed(c.gone) {
 		c.server.forget(c)
 	}
 }
@@ -135,9 +134,8 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	}
 	if err != nil {
 		sc.cancel(context.Canceled)
-		return err
 	}
-	return nil
+	return err
 }
 
 func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
@@ -160,11 +158,11 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if !sc.askTap() {
 		return nil
 	}
-	if err := c.server.workers.start(sc, sc.inlineStream()); err != nil {
+	err := c.server.workers.start(sc, sc.inlineStream())
+	if err != nil {
 		sc.cancel(context.Canceled)
-		return err
 	}
-	return nil
+	return err
 }
 
 func (c *serverConn) Closed(reason error) {
@@ -192,8 +190,7 @@ func (c *serverConn) Gone() {
 	mu := &c.server.workers.mu
 	mu.Lock()
 	defer mu.Unlock()
-	if !c.isGone {
-		c.isGone = true
+	if !link.IsClosed(c.gone) {
 		close(c.gone)
 	}
 	if c.admission.isIdle {
