@@ -71,7 +71,6 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 		s.info.onFinished(err)
 		return err
 	}
-	s.replayBuffer = s.replayBufferRoom[:0]
 	if a.peer.Local && !s.info.retry.hasPolicy() { // only NewStream can refuse the call
 		s.commitAttempt()
 		s.recvAttempt, s.sendAttempt = a, a
@@ -124,13 +123,12 @@ type clientStream struct {
 
 	mu               sync.Mutex
 	current          *attempt
-	retrying         bool    // the attempt is being replaced
-	stopRetry        func()  // cancels the retry
-	committed        bool    // no further attempt is made
-	giveUpReason     error   // why the call must not be retried; nil if it can be
-	replayBuffer     []step  // what was sent, until the call is committed
-	replayBufferRoom [1]step // initial memory of replayBuffer
-	replayBufferSize int     // in bytes
+	retrying         bool   // the attempt is being replaced
+	stopRetry        func() // cancels the retry
+	committed        bool   // no further attempt is made
+	giveUpReason     error  // why the call must not be retried; nil if it can be
+	replayBuffer     []step // what was sent, until the call is committed
+	replayBufferSize int    // in bytes
 	header           metadata.MD
 	headerKnown      bool          // header was received, or there is none
 	headerWaiters    []wait.Parker // wait in receiveUntil while another goroutine receives

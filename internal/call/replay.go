@@ -24,7 +24,7 @@ func (s *clientStream) commitAttempt() {
 	if f := s.info.committed; f != nil && !s.committed {
 		f()
 	}
-	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
+	s.committed, s.replayBuffer = true, nil
 }
 
 // commitAndFinish commits the call. If its attempt has failed and a retry was pending,
