@@ -102,6 +102,7 @@ type Dial struct {
 	Dialer        link.Dialer                                     // replaces the target's unless nil
 	Server        *call.Server                                    // serves the peer's calls; may be nil
 	Accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
+	Near          bool                                            // connections over TCP to this host find a nearer path
 	Persistent    bool                                            // the connection is kept without calls
 	Resolvers     []resolver.Builder                              // for targets that are not nearcall's own
 	Channel       []grpc.DialOption                               // of grpc-go, for such targets

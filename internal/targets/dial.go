@@ -56,6 +56,9 @@ func (t *Target) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	if o.Conn != nil {
 		d.Address = t.forDialer()
 	}
+	if o.Near {
+		d.Near = inProcess
+	}
 	return d
 }
 
