@@ -69,30 +69,20 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		ci.reports = true
 	}
 	for i, o := range opts {
-		switch o := o.(type) {
-		case grpc.StaticMethodCallOption: // generated code adds it to each call
-			continue
-		case RawHeader, RawTrailer:
-			ci.reports = true
-			continue
-		case Verdict:
-			o.Outcome.Known = true
-			ci.reports = true
-			continue
-		case SendsOn:
-			ci.sendsOn = true
-			continue
-		}
-		if !fromGRPC(o) {
+		if !isKnown(o) {
 			if inner := unwrapped(o); inner != nil {
 				ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
 				ci.opts[i], o = inner, inner
 			}
 		}
 		switch o := o.(type) {
-		case nil, grpc.EmptyCallOption:
-		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
+		case nil, grpc.EmptyCallOption, grpc.StaticMethodCallOption:
+		case RawHeader, RawTrailer, grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 			ci.reports = true
+		case Verdict:
+			o.Outcome.Known, ci.reports = true, true
+		case SendsOn:
+			ci.sendsOn = true
 		case grpc.FailFastCallOption:
 			ci.waitForReady = !o.FailFast
 		case grpc.MaxRecvMsgSizeCallOption:
@@ -174,16 +164,19 @@ func (ci *callInfo) calleeEnded() {
 	}
 }
 
-// fromGRPC reports whether o is nil or an option of grpc-go.
-func fromGRPC(o grpc.CallOption) bool {
-	t := reflect.TypeOf(o)
-	return t == nil || t.PkgPath() == grpcPath
+// isKnown reports whether o is nil, or an option of grpc-go or of this package.
+func isKnown(o grpc.CallOption) bool {
+	switch o.(type) {
+	case nil, RawHeader, RawTrailer, Verdict, SendsOn:
+		return true
+	}
+	return reflect.TypeOf(o).PkgPath() == grpcPath
 }
 
 // unwrapped returns the option of grpc-go that o is, points to or embeds. In grpc-go, that option
 // determines what o does. unwrapped returns nil if there is none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
-	if fromGRPC(o) {
+	if isKnown(o) {
 		return o
 	}
 	v := reflect.Indirect(reflect.ValueOf(o))
