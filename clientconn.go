@@ -157,6 +157,9 @@ const userAgent = "nearcall/" + Version
 // newClientConn returns a connection to target. It connects as the parameter how says, except
 // where an option in o says otherwise.
 func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
+	if o.Err != nil {
+		how.Dialer = connector.Failing{Err: o.Err}
+	}
 	if o.Backoff != nil {
 		how.Backoff = *o.Backoff
 	}

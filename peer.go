@@ -94,9 +94,6 @@ func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	o := options.NewDial(s.opts.Peer)
 	d := &peerDialer{session: peerSession{session}}
 	how := connector.Config{Dialer: d, Backoff: targets.NearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
-	if o.Err != nil {
-		how.Dialer = connector.Failing{Err: o.Err}
-	}
 	target := "peer:"
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
