@@ -56,9 +56,9 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
+					_ = s.SendMsg(wrapperspb.Bytes([]byte("x")))
+					_ = s.CloseSend()
 					for range 2 {
-						_ = s.SendMsg(wrapperspb.Bytes([]byte("x")))
-						_ = s.CloseSend()
 						_ = s.RecvMsg(new(message))
 					}
 				}) {
