@@ -171,18 +171,12 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 		}
 	}
 	var cancel context.CancelFunc
-	if a.peer.Local && !header.Deadline.IsZero() {
-		a.ctx, cancel = withTimer(a.ctx, header.Deadline)
-	}
+	a.ctx, cancel = a.withTimer(header.Deadline)
 	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
-		if cancel != nil {
-			cancel()
-		}
+		cancel()
 		return unsent(a.session, err), err
 	}
-	if cancel != nil {
-		s.onFinish(cancel)
-	}
+	s.onFinish(cancel)
 	if w := wait.WaiterOf(ctx); w != nil {
 		a.stream.SetWaiter(w)
 	}

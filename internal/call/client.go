@@ -176,12 +176,12 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
 // prepareCall applies the service config and the options, and makes the checks that need no
-// session. It reports an error to the call's options. cancel, unless it is nil, must be called
-// when the call has ended.
+// session. It reports an error to the call's options. cancel must be called when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
 	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
+	cancel = func() {}
 	mc, err := c.selectConfig(ci)
-	if err == nil && mc.Timeout != nil && ci.ctx != nil && ci.through == nil {
+	if err == nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
 	if err == nil {
@@ -245,9 +245,7 @@ var unaryDesc = &grpc.StreamDesc{}
 func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
 	ci := callInfo{ctx: ctx, method: method, desc: unaryDesc}
 	cancel, err := c.prepareCall(&ci, opts)
-	if cancel != nil {
-		defer cancel()
-	}
+	defer cancel()
 	if err != nil {
 		return err
 	}
@@ -320,14 +318,8 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 		u.Request = &once
 	}
 	a.stats.sent(req, &msg)
-	ctx := a.ctx
-	if a.peer.Local && !u.Deadline.IsZero() {
-		bounded, cancel := withTimer(ctx, u.Deadline)
-		if cancel != nil {
-			defer cancel()
-		}
-		ctx = bounded
-	}
+	ctx, cancel := a.withTimer(u.Deadline)
+	defer cancel()
 	err = a.session.Invoke(ctx, u)
 	if err == nil && u.Late {
 		u.End, err = link.End{}, context.DeadlineExceeded
@@ -346,14 +338,13 @@ func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
 	return !a.peer.Local && c != codec.Proto()
 }
 
-// withTimer returns a context that ends at deadline. A call in process needs one, because there
-// only the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
-// adds a timer. Otherwise it returns ctx and a nil cancel.
-func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context, cancel context.CancelFunc) {
-	if ctx.Done() != nil {
-		return ctx, nil
+// withTimer returns the context of a, which ends at deadline. A call in process needs a timer if its
+// context has a deadline but no Done channel, because there only the caller's context ends the call.
+func (a *attempt) withTimer(deadline time.Time) (context.Context, context.CancelFunc) {
+	if !a.peer.Local || deadline.IsZero() || a.ctx.Done() != nil {
+		return a.ctx, func() {}
 	}
-	return context.WithDeadline(ctx, deadline)
+	return context.WithDeadline(a.ctx, deadline)
 }
 
 // finishUnary returns the error of an attempt and reports its results to stats handlers.

@@ -32,19 +32,14 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		s.waiter = wait.WaiterOf(s.info.ctx)
 		err = s.openFirstAttempt(failure{})
 	}
-	switch {
-	case cancel == nil:
-	case err != nil:
-		cancel()
-	default:
-		s.onFinish(cancel)
-	}
 	if err != nil {
+		cancel()
 		if f := s.info.committed; f != nil {
 			f()
 		}
 		return nil, err // a nil *clientStream in an interface would not be nil
 	}
+	s.onFinish(cancel)
 	return s, nil
 }
 

@@ -203,11 +203,10 @@ func limit(config, option *int, byDefault int) int {
 	return min(*config, *option)
 }
 
-// withTimeout returns ctx with the config's timeout. If there is none, it returns ctx and
-// a nil cancel.
-func (mc *methodConfig) withTimeout(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
+// withTimeout returns ctx with the config's timeout, if there is one.
+func (mc *methodConfig) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if mc.Timeout == nil || *mc.Timeout < 0 {
-		return ctx, nil
+		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, time.Duration(*mc.Timeout))
 }
