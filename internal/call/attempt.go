@@ -79,14 +79,14 @@ type attempt struct {
 }
 
 // isUnprocessed reports whether err says that no handler has seen the call.
-func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
+func isUnprocessed(err error) bool { return errors.Is(err, link.ErrUnprocessed) }
 
 // unsent reports whether err says that nothing of a call was sent, and that another session may
 // accept it. It is false for a session that goes on taking calls: retries would pick the same
 // session for ever. In process the caller keeps a request until a handler takes it.
 func unsent(session link.Session, err error) bool {
-	var u link.Unprocessed
-	return errors.As(err, &u) && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
+	u, ok := errors.AsType[link.Unprocessed](err)
+	return ok && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
 }
 
 // beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
@@ -137,8 +137,7 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 		if err == nil {
 			return nil
 		}
-		var final Final
-		dropped := errors.As(err, &final)
+		_, dropped := errors.AsType[Final](err)
 		err = linkStatus(err)
 		a.reportEnd(err, nil, false)
 		if dropped {

@@ -74,7 +74,10 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 	if err != nil {
 		return &noConfig, err
 	}
-	ci.ctx, ci.committed, ci.delayed, ci.through = s.Context, s.Committed, s.Delayed, s.Through
+	ci.ctx, ci.delayed, ci.through = s.Context, s.Delayed, s.Through
+	if s.Committed != nil {
+		ci.committed = s.Committed
+	}
 	mc := s.Service.of(ci.method)
 	if s.Method != nil {
 		mc = mc.replacedBy(s.Method)

@@ -50,7 +50,7 @@ type callInfo struct {
 	reports      bool // options or the retry throttler need the result of the call
 
 	// Of a Balancer's Selection.
-	committed func()                   // may be nil
+	committed func()
 	delayed   bool                     // the call has waited for the target to be resolved
 	through   grpc.ClientConnInterface // makes the whole call unless nil
 }

@@ -179,7 +179,7 @@ var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a conte
 // session. It reports an error to the call's options. cancel must be called when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
 	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
-	cancel = func() {}
+	cancel, ci.committed = func() {}, func() {}
 	mc, err := c.selectConfig(ci)
 	if err == nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
@@ -188,9 +188,7 @@ func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel conte
 		err = c.checkCall(ci, mc, opts)
 	}
 	if err != nil {
-		if ci.committed != nil {
-			ci.committed()
-		}
+		ci.committed()
 		ci.onFinished(err)
 	}
 	return cancel, err
@@ -252,9 +250,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	if ci.through != nil {
 		return ci.through.Invoke(ctx, method, req, reply, opts...)
 	}
-	if ci.committed != nil {
-		defer ci.committed()
-	}
+	defer ci.committed()
 	var a attempt
 	if err := c.beginAttempt(ci.ctx, &a, &ci); err != nil {
 		ci.onFinished(err)

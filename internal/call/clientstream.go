@@ -25,18 +25,14 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 	if err == nil && s.info.through != nil {
 		return s.info.through.NewStream(ctx, desc, method, opts...)
 	}
-	if f := s.info.committed; f != nil && err == nil {
-		s.onFinish(f)
-	}
 	if err == nil {
+		s.onFinish(s.info.committed)
 		s.waiter = wait.WaiterOf(s.info.ctx)
 		err = s.openFirstAttempt(failure{})
 	}
 	if err != nil {
 		cancel()
-		if f := s.info.committed; f != nil {
-			f()
-		}
+		s.info.committed()
 		return nil, err // a nil *clientStream in an interface would not be nil
 	}
 	s.onFinish(cancel)
@@ -203,8 +199,7 @@ func (s *clientStream) send(m any) error {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
 	}
 	if err != nil {
-		var refused *link.SendError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*link.SendError](err); ok {
 			return sendStatus(refused)
 		}
 		return io.EOF

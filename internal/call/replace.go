@@ -92,13 +92,10 @@ func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure 
 // unfit reports whether err says that no further attempt can help: a message cannot be sent or
 // received, or a picker has dropped the call.
 func unfit(err error) bool {
-	if err == nil {
-		return false
-	}
-	var send *link.SendError
-	var recv *link.RecvError
-	var final Final
-	return errors.As(err, &final) || errors.As(err, &send) || errors.As(err, &recv)
+	_, final := errors.AsType[Final](err)
+	_, send := errors.AsType[*link.SendError](err)
+	_, recv := errors.AsType[*link.RecvError](err)
+	return final || send || recv
 }
 
 // withDetails returns e with the details that its trailer adds to its status.
@@ -267,8 +264,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	for i := range kept {
 		st := &kept[i]
 		err := b.stream.Send(&link.Frame{Msg: st.msg, HasMsg: st.hasMsg, EndSend: st.end})
-		var unfit *link.SendError
-		if errors.As(err, &unfit) {
+		if unfit, ok := errors.AsType[*link.SendError](err); ok {
 			return unfit
 		}
 		if err != nil {

@@ -60,8 +60,7 @@ func (c *serverCall) readRequest(dst any) error {
 		c.stats.received(dst, own, to.Size)
 		return nil
 	}
-	var send *link.SendError
-	if errors.As(err, &send) {
+	if send, ok := errors.AsType[*link.SendError](err); ok {
 		// The request cannot be encoded: the caller gets this error.
 		c.unary.Abort(send)
 		return contextStatus(context.Canceled)

@@ -127,8 +127,7 @@ func startStatus(err error) error {
 
 // sendStatus returns the sender's error for a message that cannot be encoded.
 func sendStatus(e *link.SendError) error {
-	var c *link.CompressionError
-	if errors.As(e.Err, &c) {
+	if c, ok := errors.AsType[*link.CompressionError](e.Err); ok {
 		return status.Errorf(codes.Internal, "grpc: %v", c)
 	}
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
