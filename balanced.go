@@ -46,11 +46,16 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 		return nil, named(err)
 	}
 	c.remote, c.idle = c.channel.Conn(), idle
+	c.state = c.remote
 	own := o.ClientConfig
 	own.Balancer = c.channel
 	c.client = c.newClient(own, c.channel.Authority(), o.UserAgent)
 	if o.Persistent {
-		go c.persist()
+		c.observe(func(s connectivity.State) {
+			if s == connectivity.Idle {
+				c.remote.Connect()
+			}
+		})
 	}
 	return c, nil
 }
@@ -103,16 +108,6 @@ func forChannel(o *options.Dial) []grpc.DialOption {
 		opts = append(opts, grpc.WithMaxHeaderListSize(uint32(n)))
 	}
 	return opts
-}
-
-// persist connects whenever the connection is idle.
-func (c *ClientConn) persist() {
-	for s := c.remote.GetState(); s != connectivity.Shutdown; s = c.remote.GetState() {
-		if s == connectivity.Idle {
-			c.remote.Connect()
-		}
-		c.remote.WaitForStateChange(context.Background(), s)
-	}
 }
 
 // direct makes calls that grpc-go must make as a whole. It implements [grpc.ClientConnInterface].

@@ -28,14 +28,16 @@ import (
 // it is no longer needed. All methods are safe for concurrent use.
 type ClientConn struct {
 	target string
-	client *call.Client
-	conn   *connector.Connector // for nearcall's own targets; otherwise nil
+	client *call.Client        // nil if remote makes the calls
+	idle   *connector.Idleness // counts the calls; may be nil
+	state  state               // of conn or remote
 
-	// For other targets. remote makes the calls if channel is nil.
+	conn *connector.Connector // for nearcall's own targets; otherwise nil
+
+	// For other targets.
 	remote  *grpc.ClientConn
-	channel *balance.Channel
-	idle    *connector.Idleness // counts the channel's calls; may be nil
-	hint    string              // appended to Unavailable errors
+	channel *balance.Channel // nil if remote makes the calls
+	hint    string           // appended to Unavailable errors
 
 	serviceConfig string // JSON, as the user passed it
 	maxAttempts   int    // limit for serviceConfig's retry policies
@@ -43,6 +45,14 @@ type ClientConn struct {
 	grpcMu sync.Mutex
 	grpc   *grpc.ClientConn // what GRPC returns; nil before the first use
 	closed bool
+}
+
+// A state is what a ClientConn shows of its state, and how a user changes it.
+type state interface {
+	Connect()
+	ResetConnectBackoff()
+	GetState() connectivity.State
+	WaitForStateChange(context.Context, connectivity.State) bool
 }
 
 func init() {
@@ -119,7 +129,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		if !t.Insists {
 			logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
 		}
-		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest, o.Resolvers)}, nil
+		return &ClientConn{target: target, remote: remote, state: remote, hint: targets.Hint(t.Rest, o.Resolvers)}, nil
 	}
 	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
 	if !o.Persistent && t.Scheme.Sockets {
@@ -147,13 +157,17 @@ const userAgent = "nearcall/" + Version
 // newClientConn returns a connection to target. It connects as the parameter how says, except
 // where an option in o says otherwise.
 func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
+	if o.Err != nil {
+		how.Dialer = connector.Failing{Err: o.Err}
+	}
 	if o.Backoff != nil {
 		how.Backoff = *o.Backoff
 	}
 	how.Timeout = o.Timeout
-	c := &ClientConn{target: target, maxAttempts: o.MaxAttempts}
+	c := &ClientConn{target: target, idle: how.Idle, maxAttempts: o.MaxAttempts}
 	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
 	c.conn = connector.New(how)
+	c.state = c.conn
 	if o.ServiceConfig != nil {
 		c.serviceConfig = *o.ServiceConfig
 	}
@@ -182,53 +196,37 @@ var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; 
 // Invoke makes a unary call. Generated code calls it. Every error is a status error,
 // unless an interceptor returns another.
 func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	switch {
-	case c == nil:
+	if c == nil {
 		return errNilConn
-	case c.channel != nil:
-		if c.idle != nil {
-			c.idle.Begin()
-			defer c.idle.End()
-		}
-		return c.hinted(opts, func(opts []grpc.CallOption) error { return c.client.Invoke(ctx, method, args, reply, opts...) })
-	case c.remote != nil:
-		return c.hinted(opts, func(opts []grpc.CallOption) error { return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...) })
-	case c.conn.Idle != nil:
-		c.conn.Idle.Begin()
-		defer c.conn.Idle.End()
 	}
-	return c.client.Invoke(ctx, method, args, reply, opts...)
+	c.idle.Begin()
+	defer c.idle.End()
+	return c.hinted(opts, func(opts []grpc.CallOption) error {
+		if c.client == nil {
+			return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...)
+		}
+		return c.client.Invoke(ctx, method, args, reply, opts...)
+	})
 }
 
 // NewStream starts a stream. Generated code calls it. To release the stream's resources, do one of
 // the things that [grpc.ClientConn.NewStream] lists: close the connection, cancel ctx, call
 // RecvMsg until it returns an error, or get an error other than io.EOF from SendMsg.
 func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	switch {
-	case c == nil:
+	if c == nil {
 		return nil, errNilConn
-	case c.channel != nil:
-		start := func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+	}
+	s, err := c.idle.Stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+		if c.client != nil {
 			return c.client.NewStream(ctx, desc, method, opts...)
 		}
-		if c.idle == nil {
-			s, err := start(opts)
-			return s, withHint(err, c.hint)
-		}
-		s, err := c.idle.Stream(opts, start)
-		return s, withHint(err, c.hint)
-	case c.remote != nil:
 		s, err := c.remote.NewStream(ctx, desc, method, opts...)
 		if err != nil {
-			return nil, withHint(err, c.hint)
+			return nil, err
 		}
 		return remoteStream{s}, nil
-	case c.conn.Idle != nil:
-		return c.conn.Idle.Stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
-			return c.client.NewStream(ctx, desc, method, opts...)
-		})
-	}
-	return c.client.NewStream(ctx, desc, method, opts...)
+	})
+	return s, withHint(err, c.hint)
 }
 
 // Close closes the connection. Pending and later calls return Canceled. A second Close
@@ -279,38 +277,18 @@ func (c *ClientConn) shut() error {
 func (c *ClientConn) Target() string { return c.target }
 
 // Connect starts connecting if the connection is idle. It does not wait.
-func (c *ClientConn) Connect() {
-	if c.remote != nil {
-		c.remote.Connect()
-		return
-	}
-	c.conn.Connect()
-}
+func (c *ClientConn) Connect() { c.state.Connect() }
 
 // ResetConnectBackoff ends the current backoff, so that the next attempt to connect
 // starts at once and the backoff begins anew.
-func (c *ClientConn) ResetConnectBackoff() {
-	if c.remote != nil {
-		c.remote.ResetConnectBackoff()
-		return
-	}
-	c.conn.ResetBackoff()
-}
+func (c *ClientConn) ResetConnectBackoff() { c.state.ResetConnectBackoff() }
 
 // GetState returns the current state of the connection.
-func (c *ClientConn) GetState() connectivity.State {
-	if c.remote != nil {
-		return c.remote.GetState()
-	}
-	return c.conn.State()
-}
+func (c *ClientConn) GetState() connectivity.State { return c.state.GetState() }
 
 // WaitForStateChange waits until the state differs from s. It returns false if ctx is done first.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
-	if c.remote != nil {
-		return c.remote.WaitForStateChange(ctx, s)
-	}
-	return c.conn.WaitForStateChange(ctx, s)
+	return c.state.WaitForStateChange(ctx, s)
 }
 
 // hinted makes a unary call, and appends c's hint to its error if the call has not reached a

@@ -27,31 +27,14 @@
 //
 // # Targets
 //
-// The target passed to [NewClient] selects the path. [Listen] takes the same targets,
-// except the last two.
+// The target passed to [NewClient] selects the path, and [Listen] takes the same targets. Both list
+// them in full: inproc:NAME within a process, unix:PATH and shm:PATH on one host, tcp:HOST:PORT,
+// ws://HOST:PORT/PATH and quic:HOST:PORT between hosts. [Server.Client] needs no target. Other
+// targets of grpc-go (localhost:50051, dns:///host:443, xds:///name, …) are resolved and balanced by
+// grpc-go, and each server is called over the nearest path that it speaks. grpc:TARGET is an
+// ordinary gRPC server.
 //
-//   - inproc:NAME is the server of this process that listens on NAME. Messages are copied
-//     instead of marshalled. [Server.Client] is the same path without a name.
-//   - shm:PATH is shared memory between two processes of one user, set up over the unix
-//     socket at PATH. Linux only.
-//   - unix:PATH is the unix socket at PATH. On Linux the connection becomes shared memory if both
-//     processes belong to the same user, unless [WithMaxSharedMemory](0) or [MaxSharedMemory](0)
-//     forbids it.
-//   - unix-abstract:NAME is an abstract unix socket, which any user can reach. It stays a
-//     socket. Linux only.
-//   - tcp:HOST:PORT is TCP, secured by gRPC's transport credentials: see [Creds] and
-//     [WithTransportCredentials].
-//   - ws://HOST:PORT/PATH is a WebSocket, and wss://HOST:PORT/PATH one over TLS: see [NewTLS]. They
-//     pass through HTTP proxies and load balancers.
-//   - quic:HOST:PORT is QUIC, over UDP, for networks that lose packets. It needs credentials of
-//     [NewTLS], and the program must import the module github.com/nearcall/nearcall/quic.
-//   - Other targets of grpc-go (localhost:50051, dns:///host:443, xds:///name, …) are resolved and
-//     balanced by grpc-go, and each server is called over the nearest path that it speaks: see
-//     [NewClient].
-//   - grpc:TARGET is an ordinary gRPC server. TARGET goes to grpc-go unchanged: the gRPC
-//     server at a unix socket is grpc:unix:PATH.
-//
-// At the other end of all but the last two there must be a [Server]. A Server also takes
+// At the other end of nearcall's own targets there must be a [Server]. A Server also takes
 // ordinary gRPC clients, in any language, and clients of Connect and gRPC-Web, on the same
 // listeners, except those of inproc:, shm: and quic: targets. The calls of gRPC clients go through
 // grpc-go, to the same services, interceptors and stats handlers, with the same limits. So one can

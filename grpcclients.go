@@ -56,10 +56,7 @@ func (s *Server) grpcServer() *grpcserver.Server {
 // services, interceptors, stats handlers and limits.
 func (s *Server) grpcConfig() grpcserver.Config {
 	o := s.opts
-	c := grpcserver.Config{Unary: o.Unary}
-	for _, svc := range s.core.Services() {
-		c.Services = append(c.Services, grpcserver.Service(svc))
-	}
+	c := grpcserver.Config{Register: s.core.RegisterWith, Loop: s.core.LoopOf, Unary: o.Unary}
 	c.Stream = append([]grpc.StreamServerInterceptor{s.acceptPrepared}, o.Stream...)
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.MaxRecv),

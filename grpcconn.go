@@ -250,7 +250,7 @@ func (m *stateProxy) show(s connectivity.State) {
 	retryProbe, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.source.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
-				m.source.conn.conn.ResetBackoff()
+				m.source.conn.conn.ResetConnectBackoff()
 				retryProbe.Connect()
 			}
 		},

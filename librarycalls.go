@@ -46,27 +46,23 @@ func (l *libraries) lifeOf(cc *grpc.ClientConn) context.Context {
 
 // A libraryCall is a call over a library's connection.
 type libraryCall struct {
-	caller, life context.Context // the library's, and that of its connection
-
-	ctx context.Context // ends with either, and with end
-	end context.CancelFunc
+	ctx context.Context // ends with the library's, with end, and for ErrClosing with its connection
+	end func()
 }
 
 func (l *libraries) begin(ctx context.Context, cc *grpc.ClientConn) *libraryCall {
-	c := &libraryCall{caller: ctx, life: l.lifeOf(cc)}
-	within, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.life, cancel)
-	c.ctx, c.end = within, func() {
-		cancel()
+	within, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.lifeOf(cc), func() { cancel(connector.ErrClosing) })
+	return &libraryCall{within, func() {
+		cancel(nil)
 		stop()
-	}
-	return c
+	}}
 }
 
 // errorOf returns the call's error for err, which is that of a cancelled call if the connection was
 // closed.
 func (c *libraryCall) errorOf(err error) error {
-	if status.Code(err) == codes.Canceled && c.caller.Err() == nil && c.life.Err() != nil {
+	if status.Code(err) == codes.Canceled && context.Cause(c.ctx) == connector.ErrClosing {
 		return connector.ErrClosing
 	}
 	return err

@@ -148,9 +148,7 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 }
 
 // WithDisableSpinning makes callers that wait for a reply from another process, or for room to
-// write a large message, block in the system at once. By default they spin for up to 50
-// microseconds first, if few callers are waiting, if spinning has paid off before, and if there
-// is more than one processor: see [DisableSpinning].
+// write a large message, block in the system at once: see [DisableSpinning].
 func WithDisableSpinning() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.NoSpin = true })
 }
@@ -165,18 +163,15 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Backoff, o.Timeout = &p.Backoff, p.MinConnectTimeout }, grpc.WithConnectParams(p))
 }
 
-// WithInitialWindowSize sets the flow-control window of a stream. It limits how many bytes a
-// handler can send before the caller has received them: at one and a half windows the handler
-// waits. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets and
-// shared memory, where the default window grows up to 4 MiB if the stream's messages need it.
+// WithInitialWindowSize sets the flow-control window of a stream, as [InitialWindowSize] does for the
+// other direction: it limits how many bytes a handler can send before the caller has received them.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes))
 }
 
 // WithMaxHeaderListSize limits the size of a response's header, and separately that of its
-// trailer, in bytes. The default is 16 MiB, the minimum 16 KiB. Each entry counts 32 bytes in
-// addition to its key and its value. A call whose header or trailer is larger fails with Internal.
-// All of this is as in grpc-go, except the minimum. In process there is no limit.
+// trailer, in bytes, by the rules of [MaxHeaderListSize]. A call whose header or trailer is larger
+// fails with Internal.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes))
 }
@@ -207,9 +202,8 @@ func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Keepalive = p }, grpc.WithKeepaliveParams(p))
 }
 
-// WithInitialConnWindowSize sets the flow-control window of a connection: how many bytes all
-// handlers together can send before the client has read them. The default is 2 MiB; the minimum
-// is the window of a stream. In process, only streams have windows.
+// WithInitialConnWindowSize sets the flow-control window of a connection, as [InitialConnWindowSize]
+// does for the other direction.
 func WithInitialConnWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes))
 }

@@ -94,9 +94,6 @@ func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	o := options.NewDial(s.opts.Peer)
 	d := &peerDialer{session: peerSession{session}}
 	how := connector.Config{Dialer: d, Backoff: targets.NearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
-	if o.Err != nil {
-		how.Dialer = connector.Failing{Err: o.Err}
-	}
 	target := "peer:"
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
@@ -129,16 +126,12 @@ func (peerSession) Retire() {}
 func (peerSession) Close(error) error { return nil }
 
 // serve makes the server of WithServer, if there is one, accept the peer's calls. idle counts
-// them, unless it is nil.
+// them; it may be nil.
 func serve(o *options.Dial, idle *connector.Idleness) {
 	if o.Server == nil {
 		return
 	}
-	var counter call.CallCounter
-	if idle != nil {
-		counter = idle
-	}
-	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, counter) }
+	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, idle) }
 }
 
 // checkRemote returns an error if the options do not fit a target that goes to grpc-go as a whole.

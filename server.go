@@ -405,10 +405,7 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := options.NewDial(opts)
 	serve(o, nil)
 	how := connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}
-	switch {
-	case o.Err != nil:
-		how.Dialer = connector.Failing{Err: o.Err}
-	case o.Dialer == nil:
+	if o.Dialer == nil {
 		how.Dialer = serverDialer{s, inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}
 	}
 	c := newClientConn("inproc:", "localhost", how, o)

@@ -229,7 +229,7 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 			if call.IsControlPlaneOnly(st.Code()) {
 				err = status.Errorf(codes.Internal, "received picker error with illegal status: %v", err)
 			}
-			return call.Pick{}, call.Dropped{Err: err}
+			return call.Pick{}, call.Final{Err: err}
 		}
 	}
 	c.mu.Lock()
@@ -240,7 +240,7 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 	case to.pick.Session != nil:
 		return to.pick, nil
 	case to.dropped:
-		return call.Pick{}, call.Dropped{Err: err}
+		return call.Pick{}, call.Final{Err: err}
 	case err == nil, errors.Is(err, errCaptured):
 		return call.Pick{}, errForeignContext
 	}

@@ -59,24 +59,22 @@ type ticket struct {
 	refused   error // why it was refused
 }
 
-func (a *admission) newTicket(w wait.Waiter) *ticket {
-	return &ticket{admission: a, waiter: w, parker: w.Parker()}
+// queueLocked returns a ticket at the end of the queue, for a call that waits with w.
+func (a *admission) queueLocked(w wait.Waiter) *ticket {
+	t := &ticket{admission: a, waiter: w, parker: w.Parker()}
+	t.queued = a.queue.PushBack(t)
+	return t
 }
 
 // admit takes a place before the call arrives, and waits for it until ctx is done or new calls
 // are refused. It implements [link.Terms]'s Admit.
 func (a *admission) admit(ctx context.Context) error {
+	w := wait.TaskOr(ctx, &a.parkers) // without mu: ctx may be a user's type
 	a.mu.Lock()
 	if a.fullLocked() {
+		t := a.queueLocked(w)
 		a.mu.Unlock()
-		t := a.newTicket(wait.TaskOr(ctx, &a.parkers)) // without mu: ctx may be a user's type
-		a.mu.Lock()
-		if a.fullLocked() {
-			t.queued = a.queue.PushBack(t)
-			a.mu.Unlock()
-			return a.wait(ctx, t)
-		}
-		t.waiter.Release(t.parker)
+		return a.wait(ctx, t)
 	}
 	defer a.mu.Unlock()
 	return a.takeLocked()
@@ -101,10 +99,8 @@ func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 		return nil, a.beginLocked(c)
 	}
 	if a.fullLocked() {
-		t := a.newTicket(&a.parkers)
-		t.queued = a.queue.PushBack(t)
 		a.undecided++
-		return t, nil
+		return a.queueLocked(&a.parkers), nil
 	}
 	if err := a.takeLocked(); err != nil {
 		return nil, err

@@ -72,22 +72,21 @@ type attempt struct {
 	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
 
 	// Guarded by call.mu.
-	stopWatch    func() bool // stops watching ctx
-	abortReason  error       // why the stream was aborted; nil if it was not
-	retryPending bool        // the stream was aborted, and the next operation retries the call
-	ended        bool        // its end was reported to stats handlers
-	answered     bool        // something was received
+	abortReason  error // why the stream was aborted; nil if it was not
+	retryPending bool  // the stream was aborted, and the next operation retries the call
+	ended        bool  // its end was reported to stats handlers
+	answered     bool  // something was received
 }
 
 // isUnprocessed reports whether err says that no handler has seen the call.
-func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
+func isUnprocessed(err error) bool { return errors.Is(err, link.ErrUnprocessed) }
 
 // unsent reports whether err says that nothing of a call was sent, and that another session may
 // accept it. It is false for a session that goes on taking calls: retries would pick the same
 // session for ever. In process the caller keeps a request until a handler takes it.
 func unsent(session link.Session, err error) bool {
-	var u link.Unprocessed
-	return errors.As(err, &u) && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
+	u, ok := errors.AsType[link.Unprocessed](err)
+	return ok && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
 }
 
 // beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
@@ -138,8 +137,7 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 		if err == nil {
 			return nil
 		}
-		var drop Dropped
-		dropped := errors.As(err, &drop)
+		_, dropped := errors.AsType[Final](err)
 		err = linkStatus(err)
 		a.reportEnd(err, nil, false)
 		if dropped {
@@ -172,18 +170,12 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 		}
 	}
 	var cancel context.CancelFunc
-	if a.peer.Local && !header.Deadline.IsZero() {
-		a.ctx, cancel = withTimer(a.ctx, header.Deadline)
-	}
+	a.ctx, cancel = a.withTimer(header.Deadline)
 	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
-		if cancel != nil {
-			cancel()
-		}
+		cancel()
 		return unsent(a.session, err), err
 	}
-	if cancel != nil {
-		s.onFinish(cancel)
-	}
+	s.onFinish(cancel)
 	if w := wait.WaiterOf(ctx); w != nil {
 		a.stream.SetWaiter(w)
 	}
@@ -213,16 +205,15 @@ func (s *clientStream) watchContext(a *attempt) {
 	if a.ctx.Done() == nil {
 		return
 	}
-	stop := wait.AfterFunc(a.ctx, func() { s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx))) })
-	s.mu.Lock()
-	over := s.finished || s.current != a
-	if !over {
-		a.stopWatch = stop
-	}
-	s.mu.Unlock()
-	if over {
-		stop()
-	}
+	stop := wait.AfterFunc(a.ctx, func() {
+		s.mu.Lock()
+		replaced := s.current != a
+		s.mu.Unlock()
+		if !replaced {
+			s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))
+		}
+	})
+	s.onFinish(func() { stop() })
 }
 
 // currentAttempt returns the current attempt, and whether the call may still be

@@ -635,7 +635,7 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 				c.free(client, cancel)
 				synctest.Wait()
 				f.want(t, codes.Canceled)
-				if client.streams != nil {
+				if len(client.streams) != 0 {
 					t.Error("the client keeps the stream")
 				}
 				wantCode(t, cs.RecvMsg(new(message)), codes.Canceled)
@@ -939,7 +939,7 @@ func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 					t.Errorf("SendMsg: %v", err)
 				}
 				f.want(t, codes.Canceled)
-				if client.streams != nil {
+				if len(client.streams) != 0 {
 					t.Error("the client keeps the stream")
 				}
 			})
@@ -1007,7 +1007,7 @@ func TestRetryRaces(t *testing.T) {
 			}
 			all.Wait()
 			synctest.Wait()
-			if f.n.Load() != 1 || client.streams != nil {
+			if f.n.Load() != 1 || len(client.streams) != 0 {
 				t.Errorf("seed %d: ended %d times", seed, f.n.Load())
 			}
 		})

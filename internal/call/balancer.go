@@ -2,15 +2,14 @@ package call
 
 import (
 	"context"
-	"strings"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -51,14 +50,15 @@ type Pick struct {
 	Waited    bool                    // the first picker had no session
 }
 
-// Dropped is an error of Pick for a call that must not be retried by its retryPolicy.
-type Dropped struct{ Err error }
+// Final is the error of a call that must not be retried: a picker has dropped the call, or its
+// request cannot be sent. Err is a status error.
+type Final struct{ Err error }
 
 // Error implements error.
-func (d Dropped) Error() string { return d.Err.Error() }
+func (f Final) Error() string { return f.Err.Error() }
 
 // Unwrap returns the status error.
-func (d Dropped) Unwrap() error { return d.Err }
+func (f Final) Unwrap() error { return f.Err }
 
 // selectConfig sets the context of a call, and returns the config that applies to it.
 func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
@@ -74,7 +74,10 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 	if err != nil {
 		return &noConfig, err
 	}
-	ci.ctx, ci.committed, ci.delayed, ci.through = s.Context, s.Committed, s.Delayed, s.Through
+	ci.ctx, ci.delayed, ci.through = s.Context, s.Delayed, s.Through
+	if s.Committed != nil {
+		ci.committed = s.Committed
+	}
 	mc := s.Service.of(ci.method)
 	if s.Method != nil {
 		mc = mc.replacedBy(s.Method)
@@ -86,11 +89,14 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 //
 //lint:ignore SA1019 it is what a config selector of xDS chooses
 func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
-	own := &methodConfig{timeout: m.Timeout, waitForReady: m.WaitForReady, maxRequest: m.MaxReqSize, maxResponse: m.MaxRespSize, retryThrottler: mc.retryThrottler}
+	own := &methodConfig{
+		Timeout: (*jsonDuration)(m.Timeout), WaitForReady: m.WaitForReady, throttler: mc.throttler,
+		MaxRequestMessageBytes: (*jsonSize)(m.MaxReqSize), MaxResponseMessageBytes: (*jsonSize)(m.MaxRespSize),
+	}
 	if p := m.RetryPolicy; p != nil {
-		own.retryPolicy = &retryPolicy{
-			maxAttempts: p.MaxAttempts, initialBackoff: p.InitialBackoff, maxBackoff: p.MaxBackoff,
-			backoffMultiplier: p.BackoffMultiplier, retryableStatusCodes: p.RetryableStatusCodes,
+		own.RetryPolicy = &retryPolicy{
+			MaxAttempts: p.MaxAttempts, InitialBackoff: jsonDuration(p.InitialBackoff), MaxBackoff: jsonDuration(p.MaxBackoff),
+			BackoffMultiplier: p.BackoffMultiplier, RetryableStatusCodes: slices.Collect(maps.Keys(p.RetryableStatusCodes)),
 		}
 	}
 	return own
@@ -121,22 +127,10 @@ func (a *attempt) pickSession(c *Client, ci *callInfo) (err error) {
 
 // withPicked returns md with the metadata of a picker, by the rules for a user's.
 func withPicked(md, picked metadata.MD) (metadata.MD, error) {
-	all := md.Copy()
-	if all == nil {
-		all = make(metadata.MD, len(picked))
+	if err := validate(picked); err != nil {
+		return nil, err
 	}
-	for k, vs := range picked {
-		if strings.HasPrefix(k, ":") {
-			continue
-		}
-		if err := validatePair(k, vs...); err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
-		}
-		if !reserved(k) {
-			all[k] = append(all[k], vs...)
-		}
-	}
-	return all, nil
+	return join(md.Copy(), picked), nil
 }
 
 // reportEnd reports the end of the attempt to the picker and to stats handlers. answered says that

@@ -50,7 +50,7 @@ type callInfo struct {
 	reports      bool // options or the retry throttler need the result of the call
 
 	// Of a Balancer's Selection.
-	committed func()                   // may be nil
+	committed func()
 	delayed   bool                     // the call has waited for the target to be resolved
 	through   grpc.ClientConnInterface // makes the whole call unless nil
 }
@@ -62,35 +62,27 @@ func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
 	var maxRecv, maxSend *int // nil for limits that are not set
 	ci.opts, ci.maxReplay = opts, defaultMaxReplay
-	if mc.waitForReady != nil {
-		ci.waitForReady = *mc.waitForReady
+	if mc.WaitForReady != nil {
+		ci.waitForReady = *mc.WaitForReady
 	}
 	if ci.retry = mc.newRetryState(); ci.retry != nil {
 		ci.reports = true
 	}
 	for i, o := range opts {
+		if !isKnown(o) {
+			if inner := unwrapped(o); inner != nil {
+				ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
+				ci.opts[i], o = inner, inner
+			}
+		}
 		switch o := o.(type) {
-		case grpc.StaticMethodCallOption: // generated code adds it to each call
-			continue
-		case RawHeader, RawTrailer:
+		case nil, grpc.EmptyCallOption, grpc.StaticMethodCallOption:
+		case RawHeader, RawTrailer, grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 			ci.reports = true
-			continue
 		case Verdict:
-			o.Outcome.Known = true
-			ci.reports = true
-			continue
+			o.Outcome.Known, ci.reports = true, true
 		case SendsOn:
 			ci.sendsOn = true
-			continue
-		}
-		if inner := unwrapped(o); inner != nil {
-			ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
-			ci.opts[i], o = inner, inner
-		}
-		switch o := o.(type) {
-		case nil, grpc.EmptyCallOption:
-		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
-			ci.reports = true
 		case grpc.FailFastCallOption:
 			ci.waitForReady = !o.FailFast
 		case grpc.MaxRecvMsgSizeCallOption:
@@ -130,8 +122,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out; only connections to ordinary gRPC servers take it", o)
 		}
 	}
-	ci.maxRecv = limit(mc.maxResponse, maxRecv, defaultMaxRecv)
-	ci.maxSend = limit(mc.maxRequest, maxSend, noLimit)
+	ci.maxRecv = limit((*int)(mc.MaxResponseMessageBytes), maxRecv, defaultMaxRecv)
+	ci.maxSend = limit((*int)(mc.MaxRequestMessageBytes), maxSend, noLimit)
 	return ci.chooseCodec(byDefault)
 }
 
@@ -172,30 +164,32 @@ func (ci *callInfo) calleeEnded() {
 	}
 }
 
-// unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
-// determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps none.
+// isKnown reports whether o is nil, or an option of grpc-go or of this package.
+func isKnown(o grpc.CallOption) bool {
+	switch o.(type) {
+	case nil, RawHeader, RawTrailer, Verdict, SendsOn:
+		return true
+	}
+	return reflect.TypeOf(o).PkgPath() == grpcPath
+}
+
+// unwrapped returns the option of grpc-go that o is, points to or embeds. In grpc-go, that option
+// determines what o does. unwrapped returns nil if there is none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
-	t := reflect.TypeOf(o)
-	if t == nil || t.PkgPath() == grpcPath {
-		return nil
+	if isKnown(o) {
+		return o
 	}
-	v := reflect.ValueOf(o)
-	if v.Kind() == reflect.Pointer && !v.IsNil() {
-		v = v.Elem()
-		if inner, ok := v.Interface().(grpc.CallOption); ok && v.Type().PkgPath() == grpcPath {
-			return inner
-		}
-	}
+	v := reflect.Indirect(reflect.ValueOf(o))
 	if v.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range v.NumField() {
-		if f := v.Field(i); v.Type().Field(i).Anonymous && f.CanInterface() {
+	if v.Type().PkgPath() == grpcPath {
+		return v.Interface().(grpc.CallOption)
+	}
+	for t, f := range v.Fields() {
+		if t.Anonymous && f.CanInterface() {
 			if inner, ok := f.Interface().(grpc.CallOption); ok {
-				if deeper := unwrapped(inner); deeper != nil {
-					return deeper
-				}
-				return inner
+				return unwrapped(inner)
 			}
 		}
 	}

@@ -220,8 +220,8 @@ func TestWhatIsNotInstalledIsRefused(t *testing.T) {
 }
 
 func TestAServiceConfigAndCallOptionsTogether(t *testing.T) {
-	yes, five := true, 5
-	mc := &methodConfig{waitForReady: &yes, maxRequest: &five, maxResponse: &five}
+	yes, five := true, jsonSize(5)
+	mc := &methodConfig{WaitForReady: &yes, MaxRequestMessageBytes: &five, MaxResponseMessageBytes: &five}
 	var ci callInfo
 	if err := ci.apply(nil, mc, defaultCodec()); err != nil || !ci.waitForReady || ci.maxSend != 5 || ci.maxRecv != 5 {
 		t.Errorf("%v, %+v", err, ci)

@@ -2,6 +2,8 @@ package call
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,24 +56,16 @@ type Client struct {
 
 	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 
-	closing context.Context // ends with Refuse or Close
-	close   context.CancelFunc
+	closing context.Context // ends with Refuse or Close, whose reason is its cause
+	close   context.CancelCauseFunc
 
 	mu      sync.Mutex
-	streams *clientStream // the open streams, linked by next and prev
-	closed  error         // reason of Refuse or Close; nil before
+	streams map[*clientStream]struct{} // the open ones
 }
 
 // Refuse makes the client refuse new calls with reason, and ends the calls that wait for a retry.
 // Other calls end with their sessions.
-func (c *Client) Refuse(reason error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed == nil {
-		c.closed = reason
-		c.close()
-	}
-}
+func (c *Client) Refuse(reason error) { c.close(reason) }
 
 // Close ends all streams for reason, and all calls that wait for a retry. It ends even a stream
 // whose end has arrived but was not received by the user. Other unary calls end with their
@@ -79,34 +73,21 @@ func (c *Client) Refuse(reason error) {
 func (c *Client) Close(reason error) {
 	c.Refuse(reason)
 	c.mu.Lock()
-	var open []*clientStream
-	for s := c.streams; s != nil; s = s.next {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Keys(c.streams))
 	c.mu.Unlock()
 	for _, s := range open {
 		s.abortCall(reason)
 	}
 }
 
-// closedFor returns the reason of Refuse or Close, or nil if neither was called.
-func (c *Client) closedFor() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
 // add adds s to the open streams. It fails if the client was closed.
 func (c *Client) add(s *clientStream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil {
-		return c.closed
+	if c.closing.Err() != nil {
+		return context.Cause(c.closing)
 	}
-	if s.next = c.streams; s.next != nil {
-		s.next.prev = s
-	}
-	c.streams, s.listed = s, true
+	c.streams[s] = struct{}{}
 	return nil
 }
 
@@ -114,19 +95,7 @@ func (c *Client) add(s *clientStream) error {
 func (c *Client) remove(s *clientStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !s.listed {
-		return
-	}
-	s.listed = false
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		c.streams = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	}
-	s.next, s.prev = nil, nil
+	delete(c.streams, s)
 }
 
 // NewClient returns a client.
@@ -138,17 +107,18 @@ func NewClient(cfg ClientConfig) *Client {
 	shared := new(link.Profile)
 	*shared = *profile
 	shared.Shared = true
-	closing, cancel := context.WithCancel(context.Background())
+	closing, cancel := context.WithCancelCause(context.Background())
 	return &Client{
 		cfg:     cfg,
-		unary:   chainUnaryClient(cfg.Unary),
-		stream:  chainStreamClient(cfg.Stream),
+		unary:   chain(cfg.Unary, joinUnaryClient),
+		stream:  chain(cfg.Stream, joinStreamClient),
 		stats:   joinStats(cfg.Stats),
 		codec:   defaultCodec(),
 		profile: profile,
 		shared:  shared,
 		closing: closing,
 		close:   cancel,
+		streams: make(map[*clientStream]struct{}),
 	}
 }
 
@@ -206,21 +176,19 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
 // prepareCall applies the service config and the options, and makes the checks that need no
-// session. It reports an error to the call's options. cancel, unless it is nil, must be called
-// when the call has ended.
+// session. It reports an error to the call's options. cancel must be called when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
 	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
+	cancel, ci.committed = func() {}, func() {}
 	mc, err := c.selectConfig(ci)
-	if err == nil && mc.timeout != nil && ci.ctx != nil && ci.through == nil {
+	if err == nil && ci.ctx != nil && ci.through == nil {
 		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
 	if err == nil {
 		err = c.checkCall(ci, mc, opts)
 	}
 	if err != nil {
-		if ci.committed != nil {
-			ci.committed()
-		}
+		ci.committed()
 		ci.onFinished(err)
 	}
 	return cancel, err
@@ -275,18 +243,14 @@ var unaryDesc = &grpc.StreamDesc{}
 func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
 	ci := callInfo{ctx: ctx, method: method, desc: unaryDesc}
 	cancel, err := c.prepareCall(&ci, opts)
-	if cancel != nil {
-		defer cancel()
-	}
+	defer cancel()
 	if err != nil {
 		return err
 	}
 	if ci.through != nil {
 		return ci.through.Invoke(ctx, method, req, reply, opts...)
 	}
-	if ci.committed != nil {
-		defer ci.committed()
-	}
+	defer ci.committed()
 	var a attempt
 	if err := c.beginAttempt(ci.ctx, &a, &ci); err != nil {
 		ci.onFinished(err)
@@ -343,21 +307,15 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 		msg, u.Request = *ci.given, ci.given
 	}
 	if err := checkSize(&msg, ci.maxSend, ci.encoding, a.peer); err != nil {
-		return unsendable{err}
+		return Final{err}
 	}
 	if _, packed := msg.Compressed(ci.encoding); packed {
 		once := msg
 		u.Request = &once
 	}
 	a.stats.sent(req, &msg)
-	ctx := a.ctx
-	if a.peer.Local && !u.Deadline.IsZero() {
-		bounded, cancel := withTimer(ctx, u.Deadline)
-		if cancel != nil {
-			defer cancel()
-		}
-		ctx = bounded
-	}
+	ctx, cancel := a.withTimer(u.Deadline)
+	defer cancel()
 	err = a.session.Invoke(ctx, u)
 	if err == nil && u.Late {
 		u.End, err = link.End{}, context.DeadlineExceeded
@@ -376,14 +334,13 @@ func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
 	return !a.peer.Local && c != codec.Proto()
 }
 
-// withTimer returns a context that ends at deadline. A call in process needs one, because there
-// only the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
-// adds a timer. Otherwise it returns ctx and a nil cancel.
-func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context, cancel context.CancelFunc) {
-	if ctx.Done() != nil {
-		return ctx, nil
+// withTimer returns the context of a, which ends at deadline. A call in process needs a timer if its
+// context has a deadline but no Done channel, because there only the caller's context ends the call.
+func (a *attempt) withTimer(deadline time.Time) (context.Context, context.CancelFunc) {
+	if !a.peer.Local || deadline.IsZero() || a.ctx.Done() != nil {
+		return a.ctx, func() {}
 	}
-	return context.WithDeadline(ctx, deadline)
+	return context.WithDeadline(a.ctx, deadline)
 }
 
 // finishUnary returns the error of an attempt and reports its results to stats handlers.

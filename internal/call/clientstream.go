@@ -25,26 +25,17 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 	if err == nil && s.info.through != nil {
 		return s.info.through.NewStream(ctx, desc, method, opts...)
 	}
-	if f := s.info.committed; f != nil && err == nil {
-		s.onFinish(f)
-	}
 	if err == nil {
+		s.onFinish(s.info.committed)
 		s.waiter = wait.WaiterOf(s.info.ctx)
 		err = s.openFirstAttempt(failure{})
 	}
-	switch {
-	case cancel == nil:
-	case err != nil:
-		cancel()
-	default:
-		s.onFinish(cancel)
-	}
 	if err != nil {
-		if f := s.info.committed; f != nil {
-			f()
-		}
+		cancel()
+		s.info.committed()
 		return nil, err // a nil *clientStream in an interface would not be nil
 	}
+	s.onFinish(cancel)
 	return s, nil
 }
 
@@ -71,7 +62,6 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 		s.info.onFinished(err)
 		return err
 	}
-	s.replayBuffer = s.replayBufferRoom[:0]
 	if a.peer.Local && !s.info.retry.hasPolicy() { // only NewStream can refuse the call
 		s.commitAttempt()
 		s.recvAttempt, s.sendAttempt = a, a
@@ -102,10 +92,6 @@ type clientStream struct {
 	firstAttempt attempt
 	given        []byte // the request of a unary call, if it is encoded already
 
-	// Guarded by client.mu.
-	next, prev *clientStream
-	listed     bool
-
 	// Used only by the goroutine that sends.
 	sendFrame    link.Frame
 	sendYield    yielder
@@ -128,13 +114,12 @@ type clientStream struct {
 
 	mu               sync.Mutex
 	current          *attempt
-	retrying         bool    // the attempt is being replaced
-	stopRetry        func()  // cancels the retry
-	committed        bool    // no further attempt is made
-	giveUpReason     error   // why the call must not be retried; nil if it can be
-	replayBuffer     []step  // what was sent, until the call is committed
-	replayBufferRoom [1]step // initial memory of replayBuffer
-	replayBufferSize int     // in bytes
+	retrying         bool   // the attempt is being replaced
+	stopRetry        func() // cancels the retry
+	committed        bool   // no further attempt is made
+	giveUpReason     error  // why the call must not be retried; nil if it can be
+	replayBuffer     []step // what was sent, until the call is committed
+	replayBufferSize int    // in bytes
 	header           metadata.MD
 	headerKnown      bool          // header was received, or there is none
 	headerWaiters    []wait.Parker // wait in receiveUntil while another goroutine receives
@@ -142,7 +127,6 @@ type clientStream struct {
 	finished         bool
 	finishFuncs      []func()
 	ctx              context.Context // made by the first call of Context
-	cancel           context.CancelFunc
 }
 
 // Context implements grpc.ClientStream. The context ends with the call.
@@ -153,9 +137,12 @@ func (s *clientStream) Context() context.Context {
 	if s.ctx == nil {
 		a := s.current
 		p := &peer.Peer{Addr: a.peer.Addr, LocalAddr: a.peer.LocalAddr, AuthInfo: a.peer.AuthInfo}
-		s.ctx, s.cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
+		var cancel context.CancelFunc
+		s.ctx, cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
 		if s.finished {
-			s.cancel()
+			cancel()
+		} else {
+			s.finishFuncs = append(s.finishFuncs, cancel)
 		}
 	}
 	return s.ctx
@@ -212,8 +199,7 @@ func (s *clientStream) send(m any) error {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
 	}
 	if err != nil {
-		var refused *link.SendError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*link.SendError](err); ok {
 			return sendStatus(refused)
 		}
 		return io.EOF
@@ -419,13 +405,10 @@ func (s *clientStream) finish(err error) {
 	s.finished = true
 	s.commitAttempt()
 	s.info.fillOptions(a.peer, s.header, s.trailer)
-	cancel, atEnd, stop, trailer := s.cancel, s.finishFuncs, a.stopWatch, s.trailer
-	s.finishFuncs, a.stopWatch = nil, nil
+	atEnd, trailer := s.finishFuncs, s.trailer
+	s.finishFuncs = nil
 	ended, answered := a.ended, a.answered || s.header != nil
 	s.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
 	s.client.remove(s)
 	if !ended {
 		a.reportEnd(err, trailer, answered)
@@ -434,9 +417,6 @@ func (s *clientStream) finish(err error) {
 	s.info.onFinished(err)
 	if err != nil {
 		a.stream.Abort(err) // RecvMsg returns err from now on
-	}
-	if cancel != nil {
-		cancel()
 	}
 	for _, f := range atEnd {
 		f()

@@ -17,18 +17,14 @@ import (
 // finds a handler still running releases its goroutine.
 const inlineCheckTime = 2 * time.Millisecond
 
-// minInlineChecks is how many checks follow, at least, after a call was added. Starting a timer
-// costs more than letting it run.
-const minInlineChecks = 25
-
 // inlineCalls has the calls whose handlers run inline. A call is added when its handler begins:
 // before that there is nothing to release. It is guarded by workers.mu.
 type inlineCalls struct {
-	calls      []*serverCall // each at its inlineIndex - 1
-	timer      *time.Timer   // nil before the first call
-	runs       bool          // the timer is set
-	idleChecks int           // checks since a call was added
-	ended      bool
+	seen  map[*serverCall]bool // the calls, and whether a check has seen their handlers run
+	timer *time.Timer          // nil before the first call
+	runs  bool                 // the timer is set
+	added bool                 // a call was added since the last check
+	ended bool
 }
 
 // inlineStream returns c's carrier if c's handler may run inline there. Otherwise it returns nil.
@@ -74,11 +70,13 @@ func (c *serverCall) runTimed() {
 	c.method.handlerTime.ran(time.Since(begun))
 }
 
-// add adds c to t.calls. workers.mu is held.
+// add adds c to the calls. workers.mu is held.
 func (t *inlineCalls) add(w *workers, c *serverCall) {
-	t.calls = append(t.calls, c)
-	c.inlineIndex = int32(len(t.calls))
-	t.idleChecks = 0
+	if t.seen == nil {
+		t.seen = make(map[*serverCall]bool)
+	}
+	t.seen[c] = false
+	t.added = true
 	switch {
 	case t.runs || t.ended:
 		return
@@ -88,19 +86,6 @@ func (t *inlineCalls) add(w *workers, c *serverCall) {
 		t.timer.Reset(inlineCheckTime)
 	}
 	t.runs = true
-}
-
-// remove removes c from t.calls, if it is there. workers.mu is held.
-func (t *inlineCalls) remove(c *serverCall) {
-	if c.inlineIndex == 0 {
-		return
-	}
-	last := len(t.calls) - 1
-	t.calls[c.inlineIndex-1] = t.calls[last]
-	t.calls[c.inlineIndex-1].inlineIndex = c.inlineIndex
-	t.calls[last] = nil
-	t.calls = t.calls[:last]
-	c.inlineIndex = 0
 }
 
 // end stops the timer for good, because the server has stopped. The calls were
@@ -117,18 +102,16 @@ func (w *workers) checkInline() {
 	var slow []*serverCall
 	w.mu.Lock()
 	t := &w.inline
-	for i := 0; i < len(t.calls); {
-		c := t.calls[i]
-		if !c.seenRunning {
-			c.seenRunning = true
-			i++
-			continue
+	for c, seen := range t.seen {
+		if seen {
+			slow = append(slow, c)
+			delete(t.seen, c)
+		} else {
+			t.seen[c] = true
 		}
-		slow = append(slow, c)
-		t.remove(c) // remove moves another call to index i
 	}
-	t.idleChecks++
-	if t.runs = len(t.calls) > 0 || t.idleChecks < minInlineChecks; t.runs && !t.ended {
+	// Starting a timer costs more than letting it run.
+	if t.runs, t.added = len(t.seen) > 0 || t.added, false; t.runs && !t.ended {
 		t.timer.Reset(inlineCheckTime)
 	}
 	w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 func TestTheKeysOfGRPCsPackagesAreKnownAndDistinct(t *testing.T) {
 	seen := make(map[any]string)
 	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
 	} {
 		if key == nil {
 			t.Errorf("the key of %s is not known: its package asks a context for nothing", name)
@@ -36,7 +36,7 @@ func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
 	ctx = peer.NewContext(ctx, &peer.Peer{})
 	ctx = grpc.NewContextWithServerTransportStream(ctx, &serverCall{})
 	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
 	} {
 		if ctx.Value(key) == nil {
 			t.Errorf("nothing is kept under the key of %s, %T", name, key)
@@ -52,6 +52,7 @@ func newServerCall(o *link.CallHeader) *serverCall {
 		peer:   &link.Peer{Addr: inproc.Addr("there"), LocalAddr: inproc.Addr("here"), AuthInfo: authInfo{auth}},
 		ctx:    context.Background(),
 	}
+	conn.peerInfo = peer.Peer{Addr: conn.peer.Addr, LocalAddr: conn.peer.LocalAddr, AuthInfo: conn.peer.AuthInfo}
 	c := new(serverCall)
 	c.init(conn, &method{}, o)
 	return c

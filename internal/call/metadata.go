@@ -3,9 +3,8 @@ package call
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strings"
-	"unsafe"
+	_ "unsafe" // for go:linkname
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -14,35 +13,36 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
+// outgoingRaw is grpc-go's function that returns outgoing metadata as the user has set it, of type
+// func(context.Context) (metadata.MD, [][]string, bool). The exported accessor converts keys to
+// lower case, which would hide the error of an upper-case key. If a version of grpc-go has no such
+// function, outgoing uses the exported accessor.
+//
+//go:linkname outgoingRaw google.golang.org/grpc/internal.FromOutgoingContextRaw
+var outgoingRaw any
+
 // outgoing returns a copy of ctx's outgoing metadata for the wire: validated by grpc-go's rules,
 // and without the keys that gRPC reserves. The copy is nil if there is no metadata.
 func outgoing(ctx context.Context) (metadata.MD, error) {
-	v := ctx.Value(outgoingKey)
-	if v == nil {
-		return nil, nil
+	var md metadata.MD
+	var added [][]string
+	if raw, ok := outgoingRaw.(func(context.Context) (metadata.MD, [][]string, bool)); ok {
+		md, added, _ = raw(ctx)
+	} else {
+		md, _ = metadata.FromOutgoingContext(ctx)
 	}
-	raw, ok := rawOutgoing(v)
-	if !ok {
-		merged, _ := metadata.FromOutgoingContext(ctx)
-		raw.md = merged
-	}
-	n := len(raw.md)
-	for _, kv := range raw.added {
+	n := len(md)
+	for _, kv := range added {
 		n += len(kv) / 2
 	}
 	if n == 0 {
 		return nil, nil
 	}
-	out := make(metadata.MD, n)
-	for k, vals := range raw.md {
-		if err := validatePair(k, vals...); err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
-		}
-		if len(vals) > 0 && !reserved(k) {
-			out[k] = append([]string(nil), vals...)
-		}
+	if err := validate(md); err != nil {
+		return nil, err
 	}
-	for _, kv := range raw.added {
+	out := join(make(metadata.MD, n), md)
+	for _, kv := range added {
 		for i := 0; i+1 < len(kv); i += 2 {
 			if err := validatePair(kv[i], kv[i+1]); err != nil {
 				return nil, status.Error(codes.Internal, err.Error())
@@ -55,41 +55,6 @@ func outgoing(ctx context.Context) (metadata.MD, error) {
 	return out, nil
 }
 
-// rawMetadata has the layout of the value that package metadata stores in a context for outgoing
-// calls. The exported accessor converts keys to lower case, which would hide the error
-// of an upper-case key.
-type rawMetadata struct {
-	md    metadata.MD
-	added [][]string
-}
-
-// sameLayout says whether rawMetadata has the same layout as the type of package metadata that it
-// imitates. If a version of grpc-go differs, outgoing uses the exported accessor.
-var sameLayout = func() (ok bool) {
-	probe := metadata.AppendToOutgoingContext(context.Background(), "k", "v")
-	theirs, ours := reflect.TypeOf(probe.Value(outgoingKey)), reflect.TypeFor[rawMetadata]()
-	if theirs == nil || theirs.Kind() != reflect.Struct || theirs.NumField() != ours.NumField() || theirs.Size() != ours.Size() {
-		return false
-	}
-	for i := range ours.NumField() {
-		if theirs.Field(i).Type != ours.Field(i).Type || theirs.Field(i).Offset != ours.Field(i).Offset {
-			return false
-		}
-	}
-	return true
-}()
-
-// rawOutgoing returns v, a value of package metadata's type, as rawMetadata. ok is false
-// if the layouts differ. The conversion is safe because sameLayout compares the layouts
-// field by field, and an interface holds a struct of more than one word by pointer.
-func rawOutgoing(v any) (rawMetadata, bool) {
-	if !sameLayout {
-		return rawMetadata{}, false
-	}
-	type iface struct{ typ, data unsafe.Pointer }
-	return *(*rawMetadata)((*iface)(unsafe.Pointer(&v)).data), true
-}
-
 // validate checks md by grpc-go's rules for metadata. Its error has code Internal.
 func validate(md metadata.MD) error {
 	for k, vals := range md {
@@ -100,15 +65,6 @@ func validate(md metadata.MD) error {
 	return nil
 }
 
-// legalInKey reports whether a key may contain c.
-func legalInKey(c byte) bool {
-	switch {
-	case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '.', c == '-', c == '_':
-		return true
-	}
-	return false
-}
-
 // validatePair checks a key and its values by grpc-go's rules, with its error texts. Keys
 // have characters [0-9a-z-_.], unless they begin with a colon. Values are printable ASCII
 // unless the key ends in -bin.
@@ -116,25 +72,22 @@ func validatePair(key string, vals ...string) error {
 	if key == "" {
 		return fmt.Errorf("there is an empty key in the header")
 	}
-	for i := range len(key) {
-		if key[0] == ':' {
-			break
-		}
-		if !legalInKey(key[i]) {
-			return fmt.Errorf("header key %q contains illegal characters not in [0-9a-z-_.]", key)
-		}
+	if key[0] != ':' && strings.ContainsFunc(key, illegalInKey) {
+		return fmt.Errorf("header key %q contains illegal characters not in [0-9a-z-_.]", key)
 	}
 	if strings.HasSuffix(key, "-bin") {
 		return nil
 	}
 	for _, v := range vals {
-		for i := range len(v) {
-			if v[i] < 0x20 || v[i] > 0x7E {
-				return fmt.Errorf("header key %q contains value with non-printable ASCII characters", key)
-			}
+		if strings.ContainsFunc(v, func(c rune) bool { return c < 0x20 || c > 0x7E }) {
+			return fmt.Errorf("header key %q contains value with non-printable ASCII characters", key)
 		}
 	}
 	return nil
+}
+
+func illegalInKey(c rune) bool {
+	return !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_')
 }
 
 // reserved reports whether key is reserved by gRPC. Such keys are dropped from users' metadata.

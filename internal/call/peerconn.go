@@ -38,22 +38,20 @@ func WebSocketRequest(ctx context.Context) *http.Request {
 
 // peerConn returns the connection for calls to the peer, and makes it on first use.
 func (c *serverConn) peerConn() grpc.ClientConnInterface {
-	c.callsOnce.Do(func() {
+	c.callsMu.Lock()
+	defer c.callsMu.Unlock()
+	if c.calls == nil {
 		c.calls = c.server.cfg.PeerConn(c.session)
-		mu := &c.server.workers.mu
-		mu.Lock()
-		c.callsPeer = true
-		closed := c.closed
-		mu.Unlock()
-		if closed {
-			c.closePeerConn()
+		if c.callsClosed {
+			c.closePeerConnLocked()
 		}
-	})
+	}
 	return c.calls
 }
 
-// closePeerConn makes later calls to the peer fail.
-func (c *serverConn) closePeerConn() {
+// closePeerConnLocked makes later calls to the peer fail.
+func (c *serverConn) closePeerConnLocked() {
+	c.callsClosed = true
 	if conn, ok := c.calls.(io.Closer); ok {
 		_ = conn.Close()
 	}

@@ -2,20 +2,21 @@ package call
 
 import (
 	"context"
+	"os"
+	"runtime/pprof"
+	"strings"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Placement selects the goroutine for a unary handler that could run on its caller's.
+// Placement selects the goroutine for a unary handler that could run on its caller's. Package
+// nearcall says more.
 type Placement int
 
+// The placements.
 const (
-	// Auto runs a handler on its caller's goroutine if the caller's context cannot end, and on a
-	// worker otherwise: the handler must not delay a caller that leaves when its context ends.
 	Auto Placement = iota
-	// Inline always runs a handler on its caller's goroutine.
 	Inline
-	// OnWorkers never runs a handler on its caller's goroutine.
 	OnWorkers
 )
 
@@ -32,7 +33,7 @@ func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) 
 		return OnWorkers
 	case s.cfg.Placement == Inline:
 		return Inline
-	case caller == nil || caller.Done() != nil:
+	case caller == nil || caller.Done() != nil: // a handler must not delay a caller that may leave
 		return OnWorkers
 	case s.labels:
 		// The caller's goroutine may have labels that are not in its context. They
@@ -40,4 +41,44 @@ func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) 
 		return OnWorkers
 	}
 	return Inline
+}
+
+// methodLabel is the goroutine label with the full method name of a handler's call.
+const methodLabel = "grpc.method"
+
+// labelsMethods reports whether handlers' goroutines are labelled with their methods. It reads the
+// environment variable as grpc-go does: "all", "none", or a comma-separated list of NAME=true and
+// NAME=false. The last entry for methodLabel wins; other entries are ignored.
+func labelsMethods() bool {
+	v := os.Getenv("GRPC_GO_SERVER_GOROUTINE_LABELS")
+	on := strings.EqualFold(v, "all")
+	for pair := range strings.SplitSeq(v, ",") {
+		name, value, _ := strings.Cut(pair, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), methodLabel) {
+			continue
+		}
+		switch value = strings.TrimSpace(value); {
+		case strings.EqualFold(value, "true"):
+			on = true
+		case strings.EqualFold(value, "false"):
+			on = false
+		}
+	}
+	return on
+}
+
+// label labels the calling goroutine and the handler's context with the method. restore
+// removes the goroutine's labels.
+//
+// The runtime does not tell which labels a goroutine has. If the handler runs on its caller's
+// goroutine, restore therefore sets those of the caller's context, as [pprof.Do] does.
+func (c *serverCall) label() (restore func()) {
+	before := context.Background()
+	if c.onCaller && c.open.Caller != nil {
+		before = c.open.Caller
+	}
+	ctx := pprof.WithLabels(c.context(), pprof.Labels(methodLabel, c.open.Method))
+	c.derive(ctx)
+	pprof.SetGoroutineLabels(ctx)
+	return func() { pprof.SetGoroutineLabels(before) }
 }

@@ -3,7 +3,6 @@ package call
 import (
 	"context"
 	"reflect"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -55,14 +54,9 @@ func (p *Prepared) encode(msg any, codec link.Codec, encoding string) error {
 	if err != nil {
 		return linkStatus(err)
 	}
-	anyPrepared.Store(true)
 	*p = Prepared{own: own, codec: codec, kind: reflect.TypeOf(msg)}
 	return nil
 }
-
-// anyPrepared says that prepared messages may exist. Checking the type of each message
-// costs 5% of a small in-process call.
-var anyPrepared atomic.Bool
 
 // PreparedForGRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy
 // of it if it was encoded for a nearcall stream, or nil if there is neither. It is not a method,
@@ -187,10 +181,8 @@ func incomingSubtype(ctx context.Context) string {
 // messageOf returns the message to send for m: its prepared form if it has one, and
 // otherwise a live message with codec c.
 func messageOf(m any, c link.Codec) link.Message {
-	if anyPrepared.Load() {
-		if p, ok := m.(interface{ content() *link.Prepared }); ok && p.content() != nil {
-			return p.content().Message()
-		}
+	if p, ok := m.(interface{ content() *link.Prepared }); ok && p.content() != nil {
+		return p.content().Message()
 	}
 	return link.Live(m, c)
 }

@@ -92,14 +92,10 @@ func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure 
 // unfit reports whether err says that no further attempt can help: a message cannot be sent or
 // received, or a picker has dropped the call.
 func unfit(err error) bool {
-	if err == nil {
-		return false
-	}
-	var send *link.SendError
-	var recv *link.RecvError
-	var large unsendable
-	var drop Dropped
-	return errors.As(err, &drop) || errors.As(err, &send) || errors.As(err, &recv) || errors.As(err, &large)
+	_, final := errors.AsType[Final](err)
+	_, send := errors.AsType[*link.SendError](err)
+	_, recv := errors.AsType[*link.RecvError](err)
+	return final || send || recv
 }
 
 // withDetails returns e with the details that its trailer adds to its status.
@@ -222,17 +218,10 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 			s.commitAttempt()
 		}
 	}
-	var stop func() bool
-	if b != a {
-		stop, a.stopWatch = a.stopWatch, nil
-	}
 	waiting := s.headerWaiters
 	s.headerWaiters = nil
 	s.mu.Unlock()
 	s.retryMu.Unlock()
-	if stop != nil {
-		stop()
-	}
 	for _, p := range waiting { // receiveUntil must look at the new attempt
 		p.Unpark()
 	}
@@ -275,15 +264,14 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	for i := range kept {
 		st := &kept[i]
 		err := b.stream.Send(&link.Frame{Msg: st.msg, HasMsg: st.hasMsg, EndSend: st.end})
-		var unfit *link.SendError
-		if errors.As(err, &unfit) {
+		if unfit, ok := errors.AsType[*link.SendError](err); ok {
 			return unfit
 		}
 		if err != nil {
 			return nil
 		}
 		if st.hasMsg {
-			b.stats.resent(st)
+			b.stats.sent(st.value, &st.msg)
 		}
 	}
 	return nil

@@ -21,10 +21,10 @@ const defaultMaxReplay = 256 << 10
 
 // commitAttempt commits the call to the current attempt. mu is held.
 func (s *clientStream) commitAttempt() {
-	if f := s.info.committed; f != nil && !s.committed {
-		f()
+	if !s.committed {
+		s.info.committed()
 	}
-	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
+	s.committed, s.replayBuffer = true, nil
 }
 
 // commitAndFinish commits the call. If its attempt has failed and a retry was pending,

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -27,13 +28,13 @@ const (
 	previousAttemptsKey = "grpc-previous-rpc-attempts"
 )
 
-// A retryPolicy says which calls of a method are retried, and how.
+// A retryPolicy says which calls of a method are retried, and how. It is JSON, and errors print it.
 type retryPolicy struct {
-	maxAttempts          int // including the first
-	initialBackoff       time.Duration
-	maxBackoff           time.Duration
-	backoffMultiplier    float64
-	retryableStatusCodes map[codes.Code]bool
+	MaxAttempts          int // including the first
+	InitialBackoff       jsonDuration
+	MaxBackoff           jsonDuration
+	BackoffMultiplier    float64
+	RetryableStatusCodes []codes.Code
 }
 
 // A retryThrottler stops the retries of a connection while too many of its calls fail. It is a
@@ -79,10 +80,10 @@ type retryState struct {
 
 // newRetryState returns a new call's retryState, or nil if mc does not configure retries.
 func (mc *methodConfig) newRetryState() *retryState {
-	if mc.retryPolicy == nil && mc.retryThrottler == nil {
+	if mc.RetryPolicy == nil && mc.throttler == nil {
 		return nil
 	}
-	return &retryState{policy: mc.retryPolicy, throttler: mc.retryThrottler}
+	return &retryState{policy: mc.RetryPolicy, throttler: mc.throttler}
 }
 
 // hasPolicy reports whether the call may be retried at all.
@@ -90,7 +91,7 @@ func (r *retryState) hasPolicy() bool { return r != nil && r.policy != nil }
 
 // retries reports whether err has a code that is retryable by the policy.
 func (r *retryState) retries(err error) bool {
-	return r.hasPolicy() && r.policy.retryableStatusCodes[status.Code(err)]
+	return r.hasPolicy() && slices.Contains(r.policy.RetryableStatusCodes, status.Code(err))
 }
 
 // shouldRetry decides whether to retry an attempt that failed with err and trailer. It
@@ -122,15 +123,15 @@ func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration,
 		return 0, err
 	}
 	rp := r.policy
-	if r.numRetries+1 >= rp.maxAttempts {
+	if r.numRetries+1 >= rp.MaxAttempts {
 		return 0, fmt.Errorf("max retries exhausted: failed after %d attempts: %w", r.numRetries+1, err)
 	}
 	if hasPushback {
 		r.numRetriesSincePushback = 0
 		return durations.Of(float64(pushback) * float64(time.Millisecond)), nil
 	}
-	fact := math.Pow(rp.backoffMultiplier, float64(r.numRetriesSincePushback))
-	d := min(float64(rp.initialBackoff)*fact, float64(rp.maxBackoff))
+	fact := math.Pow(rp.BackoffMultiplier, float64(r.numRetriesSincePushback))
+	d := min(float64(rp.InitialBackoff)*fact, float64(rp.MaxBackoff))
 	d *= 0.8 + 0.4*rand.Float64() // jitter
 	r.numRetriesSincePushback++
 	return durations.Of(d), nil
@@ -179,7 +180,7 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 	stop := context.AfterFunc(c.closing, end)
 	defer stop()
 	_ = wait.Closed(ctx, over)
-	if err := c.closedFor(); err != nil {
+	if err := context.Cause(c.closing); err != nil {
 		return err
 	}
 	if err := wait.Err(ctx); err != nil {

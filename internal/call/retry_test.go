@@ -28,11 +28,11 @@ import (
 // up to 10 s.
 func policy(maxAttempts int) *retryState {
 	return &retryState{policy: &retryPolicy{
-		maxAttempts:          maxAttempts,
-		initialBackoff:       time.Second,
-		maxBackoff:           10 * time.Second,
-		backoffMultiplier:    2,
-		retryableStatusCodes: map[codes.Code]bool{codes.Unavailable: true},
+		MaxAttempts:          maxAttempts,
+		InitialBackoff:       jsonDuration(time.Second),
+		MaxBackoff:           jsonDuration(10 * time.Second),
+		BackoffMultiplier:    2,
+		RetryableStatusCodes: []codes.Code{codes.Unavailable},
 	}}
 }
 
@@ -249,8 +249,8 @@ func TestLeavingInTheBackoff(t *testing.T) {
 						}
 						synctest.Wait()
 						f.want(t, status.Code(leave.want))
-						if ran.Load() != 1 || b.streams != nil {
-							t.Errorf("%d attempts, open streams: %v", ran.Load(), b.streams != nil)
+						if ran.Load() != 1 || len(b.streams) != 0 {
+							t.Errorf("%d attempts, open streams: %v", ran.Load(), len(b.streams) != 0)
 						}
 						time.Sleep(2 * time.Hour)
 					})
@@ -348,7 +348,7 @@ func TestASenderWhoseCallIsNotRetried(t *testing.T) {
 							t.Errorf("RecvMsg: %v, want %s", err, c.want)
 						}
 					}
-					if f.n.Load() != 1 || trailer == nil || b.streams != nil {
+					if f.n.Load() != 1 || trailer == nil || len(b.streams) != 0 {
 						t.Errorf("ended %d times, trailer %v", f.n.Load(), trailer)
 					}
 				})
@@ -382,7 +382,7 @@ func TestALostConnectionIsRetried(t *testing.T) {
 					begun := time.Now()
 					wantCode(t, call(client, f.option()), c.want)
 					f.want(t, c.want)
-					if n := in.asked.Load(); n != c.attempts || client.streams != nil {
+					if n := in.asked.Load(); n != c.attempts || len(client.streams) != 0 {
 						t.Errorf("%d attempts, want %d", n, c.attempts)
 					}
 					if d := time.Since(begun); (d > 0) != (c.want == codes.OK) {
@@ -426,8 +426,8 @@ func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
 				synctest.Wait()
 				f.want(t, c.want)
 				wantCode(t, cs.RecvMsg(new(message)), c.want)
-				if in.asked.Load() != 1 || client.streams != nil {
-					t.Errorf("%d attempts, open streams: %v", in.asked.Load(), client.streams != nil)
+				if in.asked.Load() != 1 || len(client.streams) != 0 {
+					t.Errorf("%d attempts, open streams: %v", in.asked.Load(), len(client.streams) != 0)
 				}
 			})
 		})
@@ -600,7 +600,7 @@ func TestPolicyRetryRaces(t *testing.T) {
 				}
 				all.Wait()
 				synctest.Wait()
-				if f.n.Load() != 1 || b.streams != nil {
+				if f.n.Load() != 1 || len(b.streams) != 0 {
 					t.Errorf("%s, seed %d: ended %d times", name, seed, f.n.Load())
 				}
 			})
@@ -612,8 +612,8 @@ func TestPolicyRetryRaces(t *testing.T) {
 func TestAnyBackoffAndPushback(t *testing.T) {
 	for range 200 {
 		r := policy(100)
-		r.policy.initialBackoff, r.policy.maxBackoff = math.MaxInt64, math.MaxInt64
-		r.policy.backoffMultiplier = math.MaxFloat64
+		r.policy.InitialBackoff, r.policy.MaxBackoff = math.MaxInt64, math.MaxInt64
+		r.policy.BackoffMultiplier = math.MaxFloat64
 		for range 3 {
 			if d, err := r.shouldRetry(errAgain, nil); err != nil || d < math.MaxInt64/2 {
 				t.Fatalf("%v, %v", d, err)

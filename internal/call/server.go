@@ -6,7 +6,9 @@ package call
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -52,15 +54,15 @@ type Server struct {
 	labels  bool       // handlers' goroutines are labelled
 	workers workers
 
-	mu         sync.Mutex
-	services   map[string]*Service
-	methods    map[string]*method // by full name; read without mu once started
-	started    bool
-	conns      map[*serverConn]struct{}
-	stopping   bool // new sessions and calls are refused
-	stopCalled bool // Stop was called
+	mu       sync.Mutex
+	services map[string]*service
+	methods  map[string]*method // by full name; read without mu once started
+	started  bool
+	conns    map[*serverConn]struct{}
+	stopping bool // new sessions and calls are refused
 
-	stopNow chan struct{} // closed when Stop is called
+	stopNow  chan struct{} // closed when Stop is called
+	stopOnce sync.Once
 }
 
 // A method says how to handle calls with one full method name.
@@ -86,12 +88,12 @@ func (m *method) serverStreams() bool { return m.stream != nil && m.stream.Serve
 func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg:      cfg,
-		unary:    chainUnaryServer(cfg.Unary),
-		stream:   chainStreamServer(cfg.Stream),
+		unary:    chain(cfg.Unary, joinUnaryServer),
+		stream:   chain(cfg.Stream, joinStreamServer),
 		stats:    joinStats(cfg.Stats),
 		codec:    defaultCodec(),
 		labels:   labelsMethods(),
-		services: make(map[string]*Service),
+		services: make(map[string]*service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
 		stopNow:  make(chan struct{}),
@@ -116,7 +118,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	if s.services[desc.ServiceName] != nil {
 		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
 	}
-	s.services[desc.ServiceName] = &Service{desc, impl, loop}
+	s.services[desc.ServiceName] = &service{desc, impl}
 	hands := loop != nil && loop.AllowsHandoff()
 	guard, _ := impl.(Guard)
 	for i := range desc.Methods {
@@ -138,22 +140,28 @@ func (s *Server) add(m *method) {
 	}
 }
 
-// A Service is a registered service.
-type Service struct {
-	Desc *grpc.ServiceDesc
-	Impl any
-	Loop wait.Loop // runs the handlers; nil for goroutines
+// A service is a registered service.
+type service struct {
+	desc *grpc.ServiceDesc
+	impl any
 }
 
-// Services returns all registered services.
-func (s *Server) Services() []Service {
+// RegisterWith registers all services with another server.
+func (s *Server) RegisterWith(other grpc.ServiceRegistrar) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]Service, 0, len(s.services))
 	for _, svc := range s.services {
-		all = append(all, *svc)
+		other.RegisterService(svc.desc, svc.impl)
 	}
-	return all
+}
+
+// LoopOf returns the loop that runs the handlers of the method with a full name, or nil if there is
+// none. It must be called after Start.
+func (s *Server) LoopOf(full string) wait.Loop {
+	if m := s.methods[full]; m != nil {
+		return m.loop
+	}
+	return nil
 }
 
 // Unregistered returns a handler of calls to methods that are not registered, for a
@@ -178,11 +186,11 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 	defer s.mu.Unlock()
 	all := make(map[string]grpc.ServiceInfo, len(s.services))
 	for name, svc := range s.services {
-		info := grpc.ServiceInfo{Metadata: svc.Desc.Metadata}
-		for _, m := range svc.Desc.Methods {
+		info := grpc.ServiceInfo{Metadata: svc.desc.Metadata}
+		for _, m := range svc.desc.Methods {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
 		}
-		for _, m := range svc.Desc.Streams {
+		for _, m := range svc.desc.Streams {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams})
 		}
 		all[name] = info
@@ -278,8 +286,16 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
 	}
+	if c := codecNamed(subtype); c != nil {
+		return c
+	}
+	return s.codec
+}
+
+// codecNamed returns the codec of a content-subtype, nil if there is none.
+func codecNamed(subtype string) link.Codec {
 	if subtype == "" || len(subtype) > maxName {
-		return s.codec
+		return nil
 	}
 	if c, ok := codec.Get(subtype); ok {
 		return c
@@ -287,7 +303,7 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if subtype == codec.NameJSON {
 		return jsonCodec
 	}
-	return s.codec
+	return nil
 }
 
 // jsonCodec is the codec of the content-subtype json, unless the user has registered one.
@@ -305,12 +321,7 @@ var errStopped = errors.New("the server was stopped")
 // and for running handlers if WaitForHandlers is set.
 func (s *Server) Stop() {
 	conns := s.stop()
-	s.mu.Lock()
-	if !s.stopCalled {
-		s.stopCalled = true
-		close(s.stopNow)
-	}
-	s.mu.Unlock()
+	s.stopOnce.Do(func() { close(s.stopNow) })
 	for _, c := range conns {
 		_ = c.session.Close(errStopped)
 	}
@@ -357,11 +368,7 @@ func (s *Server) stop() []*serverConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started, s.stopping = true, true
-	conns := make([]*serverConn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // Method returns what is known about the method with a full name. It must be called after Start.
@@ -375,14 +382,7 @@ func (s *Server) Method(full string) link.Method {
 
 // HasCodec reports whether the server has a codec for a content-subtype.
 func (s *Server) HasCodec(subtype string) bool {
-	if s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || subtype == codec.NameJSON {
-		return true
-	}
-	if subtype == "" || len(subtype) > maxName {
-		return false
-	}
-	_, ok := codec.Get(subtype)
-	return ok
+	return s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || codecNamed(subtype) != nil
 }
 
 // Compressors returns the names of the registered compressors. The result must not be modified.

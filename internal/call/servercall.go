@@ -24,10 +24,8 @@ type serverCall struct {
 	finished   bool
 
 	// Guarded by workers.mu.
-	next        *serverCall // in workers.queue
-	index       int32       // in conn.admission.running
-	inlineIndex int32       // in workers.inline.calls, plus one; 0 if it is not there
-	seenRunning bool        // a check has seen the handler run
+	next  *serverCall // in workers.queue
+	index int32       // in conn.admission.running
 
 	conn   *serverConn
 	open   *link.CallHeader
@@ -57,17 +55,32 @@ func (c *serverCall) checkHead() error {
 	return broken("the " + what + " has control characters")
 }
 
-// context returns the handler's context: the call itself, or a context that labels or a
-// stats handler derived from it.
+// context returns the handler's context: the call itself, or what the tap handle, goroutine labels
+// and a stats handler have derived from it.
 func (c *serverCall) context() context.Context {
-	if c.stats != nil {
-		return c.stats.ctx
+	if s := c.conn.server; s.cfg.Tap == nil && !s.labels && s.stats == nil {
+		return c
 	}
-	return c.labelled()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil || c.more.derived == nil {
+		return c
+	}
+	return c.more.derived
+}
+
+// derive replaces the handler's context with ctx, which was derived from it.
+func (c *serverCall) derive(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.details().derived = ctx
 }
 
 // codec returns the codec of the call's messages.
 func (c *serverCall) codec() link.Codec {
+	if r := c.carried; r != nil && r.codec != nil {
+		return r.codec
+	}
 	own := c.conn.server.codecOf(c.open.ContentSubtype)
 	if c.open.Shared {
 		return codec.Sharing(own)
@@ -126,7 +139,7 @@ func (c *serverCall) Value(key any) any {
 	case incomingKey:
 		return c.incomingMetadata()
 	case peerKey:
-		return c.conn.peerOf()
+		return &c.conn.peerInfo
 	case streamKey:
 		return c
 	case encoderKey{}:
@@ -248,7 +261,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	}
 	c.mu.Unlock()
 	if c.carried != nil {
-		err = c.carried.carrier.Send(&link.Frame{Header: h})
+		err = c.transmit(h, nil, nil)
 	}
 	if err != nil {
 		return c.brokenError(err)
@@ -260,14 +273,10 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 // popHeader returns the header for sending, never nil, and marks it as sent. mu is held.
 func (c *serverCall) popHeader() metadata.MD {
 	c.headerSent = true
-	if c.more == nil {
-		return emptyHeader
-	}
-	return c.popSetHeader()
-}
-
-func (c *serverCall) popSetHeader() metadata.MD {
 	h := emptyHeader
+	if c.more == nil {
+		return h
+	}
 	if c.more.header != nil {
 		h, c.more.header = c.more.header, nil
 	}
@@ -349,19 +358,31 @@ func (c *serverCall) brokenError(err error) error {
 // finish ends the call with st, nil for OK, and without a reply. Only the first finish has an
 // effect.
 func (c *serverCall) finish(st *status.Status) {
-	if c.carried != nil {
-		c.carried.finish(st)
-		return
-	}
-	c.mu.Lock()
+	c.lockHeader()
 	end, first := c.claimEnd(st)
 	header := c.headerBeforeEnd()
-	c.mu.Unlock()
+	c.unlockHeader()
 	if first {
 		c.stats.header(header)
 		c.stats.trailer(end.Trailer)
-		_ = c.unary.Finish(header, nil, end)
+		_ = c.transmit(header, nil, &end)
 		c.cancel(context.Canceled)
+	}
+}
+
+// lockHeader locks mu. It first waits until a header that is being sent is ahead of what is sent
+// next.
+func (c *serverCall) lockHeader() {
+	if c.carried != nil {
+		c.carried.headerMu.Lock()
+	}
+	c.mu.Lock()
+}
+
+func (c *serverCall) unlockHeader() {
+	c.mu.Unlock()
+	if c.carried != nil {
+		c.carried.headerMu.Unlock()
 	}
 }
 

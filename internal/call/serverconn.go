@@ -7,8 +7,11 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -23,20 +26,18 @@ type serverConn struct {
 
 	admission admission
 
-	callsOnce sync.Once
-	calls     grpc.ClientConnInterface // for calls to the peer; nil before the first
+	callsMu     sync.Mutex
+	calls       grpc.ClientConnInterface // for calls to the peer; nil before the first
+	callsClosed bool
 
 	// Guarded by server.workers.mu.
-	callsPeer bool // calls is set
-	closed    bool
-	isGone    bool
+	closed bool
 
 	idle  chan struct{} // closed by admission's onIdle
 	ended chan struct{} // closed once Closed was called
 	gone  chan struct{} // closed once Gone was called
 
-	peerOnce sync.Once
-	peerInfo peer.Peer
+	peerInfo peer.Peer // for handlers
 }
 
 func newServerConn(s *Server, session link.Session) *serverConn {
@@ -49,6 +50,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		ended:   make(chan struct{}),
 		gone:    make(chan struct{}),
 	}
+	c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}
 	a := &c.admission
 	a.mu, a.onIdle = &s.workers.mu, c.idleLocked
 	limit := s.cfg.MaxRemote
@@ -88,7 +90,7 @@ func (c *serverConn) reportEnd() {
 // connection.
 func (c *serverConn) idleLocked() {
 	close(c.idle)
-	if c.isGone {
+	if link.IsClosed(c.gone) {
 		c.server.forget(c)
 	}
 }
@@ -135,9 +137,8 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	}
 	if err != nil {
 		sc.cancel(context.Canceled)
-		return err
 	}
-	return nil
+	return err
 }
 
 func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
@@ -160,11 +161,11 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if !sc.askTap() {
 		return nil
 	}
-	if err := c.server.workers.start(sc, sc.inlineStream()); err != nil {
+	err := c.server.workers.start(sc, sc.inlineStream())
+	if err != nil {
 		sc.cancel(context.Canceled)
-		return err
 	}
-	return nil
+	return err
 }
 
 func (c *serverConn) Closed(reason error) {
@@ -175,15 +176,15 @@ func (c *serverConn) Closed(reason error) {
 		return
 	}
 	c.closed = true
-	running, callsPeer := slices.Clone(c.admission.running), c.callsPeer
+	running := slices.Clone(c.admission.running)
 	c.admission.refuseLocked(link.Unprocessed{Err: reason})
 	mu.Unlock()
 	for _, call := range running {
 		call.abort(reason)
 	}
-	if callsPeer {
-		c.closePeerConn()
-	}
+	c.callsMu.Lock()
+	c.closePeerConnLocked()
+	c.callsMu.Unlock()
 	c.reportEnd()
 	close(c.ended)
 }
@@ -192,8 +193,7 @@ func (c *serverConn) Gone() {
 	mu := &c.server.workers.mu
 	mu.Lock()
 	defer mu.Unlock()
-	if !c.isGone {
-		c.isGone = true
+	if !link.IsClosed(c.gone) {
 		close(c.gone)
 	}
 	if c.admission.isIdle {
@@ -212,10 +212,43 @@ func (c *serverConn) Terms() link.Terms {
 	return t
 }
 
-// peerOf returns the peer for handlers.
-func (c *serverConn) peerOf() *peer.Peer {
-	c.peerOnce.Do(func() {
-		c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}
-	})
-	return &c.peerInfo
+// The tap handle of a server is asked as in grpc-go: for each call, known method or not, before the
+// call waits for a place and before stats handlers and interceptors see it, on the goroutine that
+// reads the connection. In process that is the caller's.
+
+// askTap asks the server's tap handle. It returns false if the handle has refused the call, which
+// has then ended.
+func (c *serverCall) askTap() bool {
+	handle := c.conn.server.cfg.Tap
+	if handle == nil {
+		return true
+	}
+	c.conn.reportBegin() // for the context
+	ctx, refusal := AskTap(c, handle, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
+	if refusal == nil {
+		c.derive(ctx)
+		return true
+	}
+	c.finish(refusal)
+	c.conn.admission.giveBackAhead()
+	if c.carried != nil && c.carried.stream == nil {
+		c.carried.leave()
+	}
+	return false
+}
+
+// AskTap asks a tap handle about a call with the context ctx. It returns the call's new context, or
+// why the call is refused.
+func AskTap(ctx context.Context, handle tap.ServerInHandle, info *tap.Info) (context.Context, *status.Status) {
+	tapped, err := handle(ctx, info)
+	if err != nil {
+		if st, ok := status.FromError(err); ok {
+			return nil, st
+		}
+		return nil, status.New(codes.PermissionDenied, err.Error())
+	}
+	if tapped.Err() != nil {
+		return nil, status.New(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
+	}
+	return tapped, nil
 }

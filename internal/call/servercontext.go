@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,7 @@ type callDetails struct {
 	incoming        metadata.MD
 	header, trailer metadata.MD     // set but not sent yet
 	encoding        string          // compressor of replies; empty if not set
-	tapped          context.Context // what the server's tap handle has returned
-	labelled        context.Context // the call's context with goroutine labels
+	derived         context.Context // the handler's context, if it is not the call itself
 }
 
 // An after is a function to call when the context ends.
@@ -148,16 +148,11 @@ func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range d.afters {
-			if d.afters[i] == a {
-				last := len(d.afters) - 1
-				d.afters[i] = d.afters[last]
-				d.afters[last] = nil
-				d.afters = d.afters[:last]
-				return true
-			}
+		i := slices.Index(d.afters, a)
+		if i >= 0 {
+			d.afters = slices.Delete(d.afters, i, i+1)
 		}
-		return false
+		return i >= 0
 	}
 }
 
@@ -238,7 +233,6 @@ func (e *ending) run() {
 // not found.
 var (
 	incomingKey = keyOf(func(ctx context.Context) { metadata.FromIncomingContext(ctx) })
-	outgoingKey = keyOf(func(ctx context.Context) { metadata.FromOutgoingContext(ctx) })
 	peerKey     = keyOf(func(ctx context.Context) { peer.FromContext(ctx) })
 	streamKey   = keyOf(func(ctx context.Context) { grpc.ServerTransportStreamFromContext(ctx) })
 	rpcInfoKey  = keyOf(func(ctx context.Context) { _ = new(grpc.PreparedMsg).Encode(onlyContext{ctx: ctx}, nil) })

@@ -52,10 +52,8 @@ func (s *serverStream) header() metadata.MD {
 	if s.headerOut {
 		return nil
 	}
-	s.headerMu.Lock()
-	defer s.headerMu.Unlock()
-	s.call.mu.Lock()
-	defer s.call.mu.Unlock()
+	s.call.lockHeader()
+	defer s.call.unlockHeader()
 	return s.call.headerBeforeMessage()
 }
 

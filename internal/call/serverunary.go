@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -11,23 +12,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// runUnary runs the handler of a unary method, for a UnaryCall or a carried call.
+// runUnary runs the handler of a unary method.
 func (c *serverCall) runUnary() {
 	m := c.method
-	if r := c.carried; r != nil {
-		reply, err := m.unary.Handler(m.impl, c.context(), r.readRequest, c.conn.server.unary)
-		switch {
-		case err != nil:
-		case m.guard != nil:
-			err = c.guardedReply(reply)
-		default:
-			err = r.reply(reply)
-		}
-		if err != nil {
-			c.finish(statusOf(err))
-		}
-		return
-	}
 	reply, err := m.unary.Handler(m.impl, c.context(), c.readRequest, c.conn.server.unary)
 	switch {
 	case err != nil:
@@ -55,14 +42,14 @@ func (c *serverCall) guardedReply(v any) (err error) {
 			err = c.method.guard.Panicked(c.method.name, value)
 		}
 	}()
-	if r := c.carried; r != nil {
-		return r.reply(v)
-	}
 	return c.reply(v)
 }
 
 // readRequest decodes the request into dst. Generated code calls it.
 func (c *serverCall) readRequest(dst any) error {
+	if c.carried != nil {
+		return c.carried.readRequest(dst)
+	}
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
@@ -73,8 +60,7 @@ func (c *serverCall) readRequest(dst any) error {
 		c.stats.received(dst, own, to.Size)
 		return nil
 	}
-	var send *link.SendError
-	if errors.As(err, &send) {
+	if send, ok := errors.AsType[*link.SendError](err); ok {
 		// The request cannot be encoded: the caller gets this error.
 		c.unary.Abort(send)
 		return contextStatus(context.Canceled)
@@ -84,11 +70,10 @@ func (c *serverCall) readRequest(dst any) error {
 	return err
 }
 
-// reply ends the call with v. If it returns an error, the call has not ended. As in
-// carried.reply, a stats handler learns of v before the caller gets the end.
+// reply ends the call with v. If it returns an error, the call has not ended. The end goes with v,
+// unless a stats handler must learn of v before the caller gets the end.
 func (c *serverCall) reply(v any) error {
-	codec := c.codec()
-	msg := messageOf(v, codec)
+	msg := messageOf(v, c.codec())
 	if err := c.checkSend(&msg); err != nil {
 		return err
 	}
@@ -99,13 +84,13 @@ func (c *serverCall) reply(v any) error {
 		return c.brokenError(err)
 	}
 	var after ending
-	c.mu.Lock()
+	c.lockHeader()
 	header := c.headerBeforeMessage()
 	end, first := c.claimEnd(nil)
 	if first && c.stats == nil { // with stats, the context ends after the report
 		after = c.endContext(context.Canceled)
 	}
-	c.mu.Unlock()
+	c.unlockHeader()
 	if !first {
 		return nil
 	}
@@ -116,23 +101,55 @@ func (c *serverCall) reply(v any) error {
 		}
 		after.run()
 	}()
-	if c.stats == nil {
-		if err := c.unary.Finish(header, &msg, end); err != nil {
-			return c.brokenError(err)
-		}
-	} else {
-		if err := c.unary.SendReply(header, &msg); err != nil {
-			return c.brokenError(err)
-		}
-		unsent = nil
+	with := &end
+	if c.stats != nil {
+		with = nil
+	}
+	if err := c.transmit(header, &msg, with); err != nil {
+		return c.brokenError(err)
+	}
+	unsent = nil
+	if c.stats != nil {
 		defer c.cancel(context.Canceled)
 		c.stats.header(header)
 		c.stats.sent(v, &msg)
 		c.stats.trailer(end.Trailer)
-		_ = c.unary.Finish(nil, nil, end)
+		_ = c.transmit(nil, nil, &end)
 	}
 	ended = true
 	return nil
+}
+
+// frames is a pool of frames for unary methods, which need one only while they send or receive.
+var frames = sync.Pool{New: func() any { return new(link.Frame) }}
+
+func freeFrame(f *link.Frame) {
+	*f = link.Frame{}
+	frames.Put(f)
+}
+
+// transmit sends a header, the reply of a unary method, and the end, each unless it is nil. After a
+// reply the end follows at once.
+func (c *serverCall) transmit(header metadata.MD, reply *link.Message, end *link.End) error {
+	r := c.carried
+	switch {
+	case r == nil && end != nil:
+		return c.unary.Finish(header, reply, *end)
+	case r == nil:
+		return c.unary.SendReply(header, reply)
+	}
+	f := frames.Get().(*link.Frame)
+	f.Header = header
+	if reply != nil {
+		f.Msg, f.HasMsg, f.More = *reply, true, end == nil
+	}
+	if end != nil {
+		r.end = *end
+		f.End = &r.end
+	}
+	err := r.carrier.Send(f)
+	freeFrame(f)
+	return err
 }
 
 // reopen takes back the end and the header of a reply that could not be sent.

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // A ServiceConfig is the part of gRPC's service config that applies to single calls:
@@ -21,13 +21,16 @@ type ServiceConfig struct {
 	rest    *methodConfig            // of all other methods
 }
 
+// A methodConfig is what applies to a method. Its exported fields are JSON.
 type methodConfig struct {
-	timeout        *time.Duration
-	waitForReady   *bool
-	maxRequest     *int
-	maxResponse    *int
-	retryPolicy    *retryPolicy    // nil for no retries
-	retryThrottler *retryThrottler // shared by the connection's methods; nil for none
+	Name                    []jsonName
+	WaitForReady            *bool
+	Timeout                 *jsonDuration
+	MaxRequestMessageBytes  *jsonSize
+	MaxResponseMessageBytes *jsonSize
+	RetryPolicy             *retryPolicy // nil for no retries
+
+	throttler *retryThrottler // shared by the connection's methods; nil for none
 }
 
 // noConfig is the config of methods that the service config does not name.
@@ -41,26 +44,11 @@ const DefaultMaxCallAttempts = 5
 type (
 	jsonServiceConfig struct {
 		healthCheckConfig
-		MethodConfig    []jsonMethodConfig
+		MethodConfig    []methodConfig
 		RetryThrottling *jsonRetryThrottling
-	}
-	jsonMethodConfig struct {
-		Name                    *[]jsonName
-		WaitForReady            *bool
-		Timeout                 *jsonDuration
-		MaxRequestMessageBytes  *jsonSize
-		MaxResponseMessageBytes *jsonSize
-		RetryPolicy             *jsonRetryPolicy
 	}
 	jsonName            struct{ Service, Method string }
 	jsonRetryThrottling struct{ MaxTokens, TokenRatio float64 }
-	jsonRetryPolicy     struct { // errors print it
-		MaxAttempts          int
-		InitialBackoff       jsonDuration
-		MaxBackoff           jsonDuration
-		BackoffMultiplier    float64
-		RetryableStatusCodes []codes.Code
-	}
 )
 
 // ParseServiceConfig parses a service config in JSON. maxCallAttempts limits the attempts
@@ -85,15 +73,18 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 		return nil, err
 	}
 	sc := &ServiceConfig{methods: make(map[string]*methodConfig), rest: &noConfig}
-	for _, m := range raw.MethodConfig {
-		if m.Name == nil {
+	for i := range raw.MethodConfig {
+		mc := &raw.MethodConfig[i]
+		if mc.Name == nil {
 			continue
 		}
-		mc, err := m.config(maxCallAttempts)
-		if err != nil {
-			return nil, err
+		if rp := mc.RetryPolicy; rp != nil {
+			if !rp.valid() {
+				return nil, fmt.Errorf("invalid retry policy (%+v): ", rp)
+			}
+			rp.MaxAttempts = min(rp.MaxAttempts, maxCallAttempts)
 		}
-		for _, n := range *m.Name {
+		for _, n := range mc.Name {
 			if err := sc.add(n, mc); err != nil {
 				return nil, err
 			}
@@ -103,34 +94,16 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 		if err := t.valid(); err != nil {
 			return nil, err
 		}
-		sc.throttle(&retryThrottler{max: t.MaxTokens, thresh: t.MaxTokens / 2, ratio: t.TokenRatio, tokens: t.MaxTokens})
+		rt := &retryThrottler{max: t.MaxTokens, thresh: t.MaxTokens / 2, ratio: t.TokenRatio, tokens: t.MaxTokens}
+		sc.rest = &methodConfig{throttler: rt}
+		for _, mc := range sc.methods {
+			mc.throttler = rt
+		}
 	}
 	return sc, nil
 }
 
-func (m *jsonMethodConfig) config(maxCallAttempts int) (*methodConfig, error) {
-	mc := &methodConfig{waitForReady: m.WaitForReady, timeout: (*time.Duration)(m.Timeout), maxRequest: (*int)(m.MaxRequestMessageBytes), maxResponse: (*int)(m.MaxResponseMessageBytes)}
-	rp := m.RetryPolicy
-	if rp == nil {
-		return mc, nil
-	}
-	if !rp.valid() {
-		return nil, fmt.Errorf("invalid retry policy (%+v): ", rp)
-	}
-	mc.retryPolicy = &retryPolicy{
-		maxAttempts:          min(rp.MaxAttempts, maxCallAttempts),
-		initialBackoff:       time.Duration(rp.InitialBackoff),
-		maxBackoff:           time.Duration(rp.MaxBackoff),
-		backoffMultiplier:    rp.BackoffMultiplier,
-		retryableStatusCodes: make(map[codes.Code]bool),
-	}
-	for _, code := range rp.RetryableStatusCodes {
-		mc.retryPolicy.retryableStatusCodes[code] = true
-	}
-	return mc, nil
-}
-
-func (rp *jsonRetryPolicy) valid() bool {
+func (rp *retryPolicy) valid() bool {
 	waits := rp.InitialBackoff > 0 && rp.MaxBackoff > 0 && rp.BackoffMultiplier > 0
 	return waits && rp.MaxAttempts > 1 && len(rp.RetryableStatusCodes) > 0
 }
@@ -161,19 +134,11 @@ func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	return nil
 }
 
-// throttle sets rt as the throttler of all methods.
-func (sc *ServiceConfig) throttle(rt *retryThrottler) {
-	sc.rest = &methodConfig{retryThrottler: rt}
-	for _, mc := range sc.methods {
-		mc.retryThrottler = rt
-	}
-}
-
 // DisableRetry removes all retry policies and throttlers.
 func (sc *ServiceConfig) DisableRetry() {
 	sc.rest = &noConfig
 	for _, mc := range sc.methods {
-		mc.retryPolicy, mc.retryThrottler = nil, nil
+		mc.RetryPolicy, mc.throttler = nil, nil
 	}
 }
 
@@ -186,22 +151,14 @@ func (d jsonDuration) String() string { return time.Duration(d).String() }
 func (d *jsonDuration) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
-		return err
+		return err // in grpc-go's words
 	}
-	parsed, err := parseJSONDuration(text)
-	*d = jsonDuration(parsed)
-	return err
-}
-
-// parseJSONDuration parses a duration in protobuf's JSON format, such as "1.5s".
-func parseJSONDuration(s string) (time.Duration, error) {
-	if number, ok := strings.CutSuffix(s, "s"); ok && strings.Trim(number, "-.0123456789") == "" {
-		if sec, err := strconv.ParseFloat(number, 64); err == nil {
-			const most = 9e9 // seconds: 285 years, the largest round number for a time.Duration
-			return time.Duration(math.Round(max(-most, min(sec, most)) * float64(time.Second))), nil
-		}
+	var p durationpb.Duration
+	if err := protojson.Unmarshal(b, &p); err != nil {
+		return fmt.Errorf("malformed duration %s; write seconds, as in \"1.5s\"", b)
 	}
-	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)
+	*d = jsonDuration(p.AsDuration())
+	return nil
 }
 
 // A jsonSize is a number of bytes. One that does not fit an int becomes the closest that does.
@@ -246,13 +203,12 @@ func limit(config, option *int, byDefault int) int {
 	return min(*config, *option)
 }
 
-// withTimeout returns ctx with the config's timeout. If there is none, it returns ctx and
-// a nil cancel.
-func (mc *methodConfig) withTimeout(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
-	if mc.timeout == nil || *mc.timeout < 0 {
-		return ctx, nil
+// withTimeout returns ctx with the config's timeout, if there is one.
+func (mc *methodConfig) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if mc.Timeout == nil || *mc.Timeout < 0 {
+		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, *mc.timeout)
+	return context.WithTimeout(ctx, time.Duration(*mc.Timeout))
 }
 
 // healthCheckConfig is the part of a service config that decides whether a client makes

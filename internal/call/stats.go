@@ -75,23 +75,14 @@ func (s *callStats) prepare(m *link.Message) error {
 
 // sent reports the message v, which was sent as m.
 func (s *callStats) sent(v any, m *link.Message) {
-	if s != nil && s.skipSent {
+	switch {
+	case s == nil:
+	case s.skipSent:
 		s.skipSent = false
-		return
-	}
-	if s != nil {
-		n, _ := m.Size()
+	default:
+		n, _ := m.Size() // not the size of v, which the user may have changed before it is sent again
 		s.report(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 	}
-}
-
-// resent reports a message that was sent again, on a new attempt.
-func (s *callStats) resent(st *step) {
-	if s == nil {
-		return
-	}
-	n, _ := st.msg.Size() // not the size of st.value, which the user may have changed
-	s.report(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 }
 
 // received reports a received message. n is the length of its encoding in bytes, 0 if it was not
@@ -115,7 +106,8 @@ func (s *callStats) reportEnd(err error, trailer metadata.MD) {
 
 // startStats reports an incoming call to the server's stats handler.
 func (c *serverCall) startStats(h stats.Handler) {
-	ctx := h.TagRPC(c.labelled(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	ctx := h.TagRPC(c.context(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	c.derive(ctx)
 	p := c.conn.peer
 	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
 	c.stats.report(&stats.InHeader{

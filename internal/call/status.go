@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -40,7 +39,7 @@ func asSent(st *status.Status) *status.Status {
 		return nil
 	}
 	if msg := st.Message(); !utf8.ValidString(msg) {
-		return status.New(st.Code(), replaceInvalid(msg))
+		return status.New(st.Code(), string([]rune(msg))) // each invalid byte becomes U+FFFD
 	}
 	return st
 }
@@ -98,15 +97,6 @@ func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
 	return status.FromProto(p)
 }
 
-// replaceInvalid replaces each byte that is not part of valid UTF-8 with U+FFFD.
-func replaceInvalid(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
 // contextError returns context.DeadlineExceeded if err stands for it, and context.Canceled
 // otherwise.
 func contextError(err error) error {
@@ -137,8 +127,7 @@ func startStatus(err error) error {
 
 // sendStatus returns the sender's error for a message that cannot be encoded.
 func sendStatus(e *link.SendError) error {
-	var c *link.CompressionError
-	if errors.As(e.Err, &c) {
+	if c, ok := errors.AsType[*link.CompressionError](e.Err); ok {
 		return status.Errorf(codes.Internal, "grpc: %v", c)
 	}
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
@@ -180,13 +169,12 @@ func linkStatus(err error) error {
 	var recv *link.RecvError
 	var u link.Unprocessed
 	var own *link.ContextError
-	var l unsendable
-	var drop Dropped
+	var final Final
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &drop):
-		return drop.Err
+	case errors.As(err, &final):
+		return final.Err
 	case errors.As(err, &send):
 		return sendStatus(send)
 	case errors.As(err, &recv):
@@ -195,8 +183,6 @@ func linkStatus(err error) error {
 		return linkStatus(u.Err) // without the wrapper
 	case errors.As(err, &own):
 		return status.Errorf(codes.Internal, "Unexpected error from context packet: %v", own.Err) // grpc-go's words
-	case errors.As(err, &l):
-		return linkStatus(l.error)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return contextStatus(err)
 	}
@@ -213,11 +199,6 @@ func linkStatus(err error) error {
 	}
 	return status.Error(codes.Unavailable, err.Error())
 }
-
-// unsendable wraps the error of a request that was not sent and cannot be sent.
-type unsendable struct{ error }
-
-func (u unsendable) Unwrap() error { return u.error }
 
 // broken is an error that says which of HTTP/2's rules a call violates.
 type broken string

@@ -294,7 +294,7 @@ func (w *workers) finished(c *serverCall) {
 // endLocked removes c, which has ended, from the running calls. It returns the Parker to unpark,
 // nil for none.
 func (w *workers) endLocked(c *serverCall) wait.Parker {
-	w.inline.remove(c)
+	delete(w.inline.seen, c)
 	return c.conn.admission.endLocked(c)
 }
 

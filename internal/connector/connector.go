@@ -233,7 +233,7 @@ func (c *Connector) Observe(f func(connectivity.State)) (stop func()) {
 
 // noticeEnds notices the end of each session even if no methods are called, until Close.
 func (c *Connector) noticeEnds() {
-	for s := c.State(); s != connectivity.Shutdown; s = c.State() {
+	for s := c.GetState(); s != connectivity.Shutdown; s = c.GetState() {
 		c.WaitForStateChange(context.Background(), s)
 	}
 }
@@ -287,7 +287,7 @@ func (c *Connector) attemptTimeout() time.Duration {
 }
 
 // backOff waits for d. It returns early if the context all is done, if worthwhile is closed, or if
-// ResetBackoff is called.
+// ResetConnectBackoff is called.
 func (c *Connector) backOff(all context.Context, d time.Duration, worthwhile <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -359,7 +359,7 @@ func (c *Connector) Connect() {
 // Close.
 func (c *Connector) Persist() {
 	go func() {
-		for s := c.State(); s != connectivity.Shutdown; s = c.State() {
+		for s := c.GetState(); s != connectivity.Shutdown; s = c.GetState() {
 			if s == connectivity.Idle {
 				c.Connect()
 			} else {
@@ -369,8 +369,8 @@ func (c *Connector) Persist() {
 	}()
 }
 
-// ResetBackoff ends a backoff: the next attempt starts at once.
-func (c *Connector) ResetBackoff() {
+// ResetConnectBackoff ends a backoff: the next attempt starts at once.
+func (c *Connector) ResetConnectBackoff() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.redial = redial{}
@@ -383,8 +383,8 @@ func (c *Connector) ResetBackoff() {
 	}
 }
 
-// State returns the current state.
-func (c *Connector) State() connectivity.State {
+// GetState returns the current state.
+func (c *Connector) GetState() connectivity.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noticeEnd()

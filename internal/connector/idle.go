@@ -28,14 +28,25 @@ type Idleness struct {
 
 const oneCall = 1<<32 | 1
 
-// Begin counts the start of a call.
-func (i *Idleness) Begin() { i.calls.Add(oneCall) }
+// Begin counts the start of a call. A nil *Idleness counts nothing.
+func (i *Idleness) Begin() {
+	if i != nil {
+		i.calls.Add(oneCall)
+	}
+}
 
 // End counts the end of a call.
-func (i *Idleness) End() { i.calls.Add(^uint64(0)) }
+func (i *Idleness) End() {
+	if i != nil {
+		i.calls.Add(^uint64(0))
+	}
+}
 
 // Stream starts a stream and counts it as a call until it ends or start fails.
 func (i *Idleness) Stream(opts []grpc.CallOption, start func([]grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+	if i == nil {
+		return start(opts)
+	}
 	i.Begin()
 	var ended atomic.Bool // an interceptor may start several streams, or none
 	end := func(error) {

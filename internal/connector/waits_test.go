@@ -98,7 +98,7 @@ var allWaits = []place{
 	{"Pick that waits for ready, backing off", func(w *waiting) <-chan struct{} {
 		w.fail()
 		return call(func() { _, _ = w.Pick(w.ctx, true) })
-	}, []string{"ResetBackoff and a session", "the target and a session", "Close", "cancelling", "the deadline"}},
+	}, []string{"ResetConnectBackoff and a session", "the target and a session", "Close", "cancelling", "the deadline"}},
 	{"WaitForStateChange, connecting", func(w *waiting) <-chan struct{} {
 		w.Connect()
 		return call(func() { w.WaitForStateChange(w.ctx, connectivity.Connecting) })
@@ -106,7 +106,7 @@ var allWaits = []place{
 	{"WaitForStateChange, backing off", func(w *waiting) <-chan struct{} {
 		w.fail()
 		return call(func() { w.WaitForStateChange(w.ctx, connectivity.TransientFailure) })
-	}, []string{"ResetBackoff and a session", "the target and a session", "Close", "cancelling", "the deadline", "the idle timeout"}},
+	}, []string{"ResetConnectBackoff and a session", "the target and a session", "Close", "cancelling", "the deadline", "the idle timeout"}},
 	{"WaitForStateChange, ready", func(w *waiting) <-chan struct{} {
 		w.Connect()
 		w.results <- nil
@@ -120,24 +120,24 @@ var allWaits = []place{
 	{"a backoff", func(w *waiting) <-chan struct{} {
 		w.fail()
 		return w.loopGoes
-	}, []string{"ResetBackoff", "the target", "the backoff's time", "Close", "the idle timeout"}},
+	}, []string{"ResetConnectBackoff", "the target", "the backoff's time", "Close", "the idle timeout"}},
 }
 
 // How waits end. The times are such that the other timers of the row do not end it.
 var waitEnds = map[string]func(w *waiting){
-	"a session":                  func(w *waiting) { w.results <- nil },
-	"a failure":                  func(w *waiting) { w.results <- errors.New("refused") },
-	"the attempt's timeout":      func(*waiting) { time.Sleep(time.Hour + 1) }, // as long as the backoff at least
-	"the backoff's time":         func(*waiting) { time.Sleep(time.Hour + 1) },
-	"ResetBackoff":               func(w *waiting) { w.ResetBackoff() },
-	"ResetBackoff and a session": func(w *waiting) { w.ResetBackoff(); w.results <- nil },
-	"the target":                 func(w *waiting) { close(w.target) },
-	"the target and a session":   func(w *waiting) { close(w.target); w.results <- nil },
-	"the session's end":          func(w *waiting) { close(w.session.done) },
-	"Close":                      func(w *waiting) { _ = w.Close() },
-	"cancelling":                 func(w *waiting) { w.cancel() },
-	"the deadline":               func(*waiting) { time.Sleep(10*time.Minute + 1) },
-	"the idle timeout":           func(*waiting) { time.Sleep(2 * time.Minute) },
+	"a session":                         func(w *waiting) { w.results <- nil },
+	"a failure":                         func(w *waiting) { w.results <- errors.New("refused") },
+	"the attempt's timeout":             func(*waiting) { time.Sleep(time.Hour + 1) }, // as long as the backoff at least
+	"the backoff's time":                func(*waiting) { time.Sleep(time.Hour + 1) },
+	"ResetConnectBackoff":               func(w *waiting) { w.ResetConnectBackoff() },
+	"ResetConnectBackoff and a session": func(w *waiting) { w.ResetConnectBackoff(); w.results <- nil },
+	"the target":                        func(w *waiting) { close(w.target) },
+	"the target and a session":          func(w *waiting) { close(w.target); w.results <- nil },
+	"the session's end":                 func(w *waiting) { close(w.session.done) },
+	"Close":                             func(w *waiting) { _ = w.Close() },
+	"cancelling":                        func(w *waiting) { w.cancel() },
+	"the deadline":                      func(*waiting) { time.Sleep(10*time.Minute + 1) },
+	"the idle timeout":                  func(*waiting) { time.Sleep(2 * time.Minute) },
 }
 
 // What a session calls when it is retired or closed may use the connector.
@@ -145,7 +145,7 @@ func TestSessionsAreEndedWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c *Connector
 		ended := 0
-		s := &usingSession{fakeSession{done: make(chan struct{})}, func() { ended++; c.State() }}
+		s := &usingSession{fakeSession{done: make(chan struct{})}, func() { ended++; c.GetState() }}
 		c = New(Config{Dialer: dialled{s}, Idle: NewIdleness(time.Minute), OnSession: func(link.Session) {}})
 		for range 2 {
 			c.Connect()

@@ -13,29 +13,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// loops holds the loop of each method that has one, by full name. Its methods are the outermost
-// interceptors. All that they call, other interceptors included, runs on the loop, while
-// grpc-go's goroutine waits.
-type loops map[string]wait.Loop
-
-func loopsOf(services []Service) loops {
-	all := make(loops)
-	for _, svc := range services {
-		if svc.Loop == nil {
-			continue
-		}
-		for _, m := range svc.Desc.Methods {
-			all["/"+svc.Desc.ServiceName+"/"+m.MethodName] = svc.Loop
-		}
-		for _, m := range svc.Desc.Streams {
-			all["/"+svc.Desc.ServiceName+"/"+m.StreamName] = svc.Loop
-		}
-	}
-	return all
-}
+// loops returns the loop of a method, nil for none. Its methods are the outermost interceptors. All
+// that they call, other interceptors included, runs on the loop, while grpc-go's goroutine waits.
+type loops func(method string) wait.Loop
 
 func (ls loops) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	l := ls[info.FullMethod]
+	l := ls(info.FullMethod)
 	if l == nil {
 		return handler(ctx, req)
 	}
@@ -43,7 +26,7 @@ func (ls loops) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 }
 
 func (ls loops) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	l := ls[info.FullMethod]
+	l := ls(info.FullMethod)
 	if l == nil {
 		return handler(srv, ss)
 	}

@@ -25,16 +25,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Service is a registered service.
-type Service struct {
-	Desc *grpc.ServiceDesc
-	Impl any
-	Loop wait.Loop // runs the handlers; nil for goroutines
-}
-
 // Config configures a Server.
 type Config struct {
-	Services []Service
+	Register func(grpc.ServiceRegistrar)   // registers the services
+	Loop     func(method string) wait.Loop // runs the handlers of a method; nil for goroutines
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
 
@@ -55,9 +49,8 @@ type Server struct {
 
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
+	setups    sync.WaitGroup           // counts settingUp; none is added once stopped
 	stopped   bool
-	settled   chan struct{}         // closed once the server is stopped and no connection is being set up
-	isSettled bool                  // settled is closed
 	web       *grpc.Server          // of requests; nil before the first
 	requests  map[*request]struct{} // that are being answered
 	answering sync.WaitGroup        // calls of ServeHTTP; none is added once stopped
@@ -65,31 +58,25 @@ type Server struct {
 
 // New returns a running server. It must be stopped.
 func New(c Config) *Server {
-	unary, stream := c.Unary, c.Stream
-	if loops := loopsOf(c.Services); len(loops) > 0 {
-		unary = append([]grpc.UnaryServerInterceptor{loops.unary}, unary...)
-		stream = append([]grpc.StreamServerInterceptor{loops.stream}, stream...)
-	}
-	opts := append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}, c.Options...)
+	loops := loops(c.Loop)
+	opts := append([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Unary...),
+		grpc.ChainStreamInterceptor(loops.stream), grpc.ChainStreamInterceptor(c.Stream...),
+	}, c.Options...)
 	s := &Server{
 		inner: grpc.NewServer(append(opts, grpc.Creds(alreadyDone{}))...),
 		conns: &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
 		ended: make(chan struct{}),
 
 		settingUp: make(map[*connection]struct{}),
-		settled:   make(chan struct{}),
 		requests:  make(map[*request]struct{}),
 	}
-	register := func(g *grpc.Server) *grpc.Server {
-		for _, svc := range c.Services {
-			g.RegisterService(svc.Desc, svc.Impl)
-		}
-		return g
-	}
-	register(s.inner)
+	c.Register(s.inner)
 	s.newWeb = func() *grpc.Server {
 		first := []grpc.ServerOption{grpc.StatsHandler(peers{c.Tap}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
-		return register(grpc.NewServer(append(first, opts...)...))
+		web := grpc.NewServer(append(first, opts...)...)
+		c.Register(web)
+		return web
 	}
 	go func() {
 		defer close(s.ended)
@@ -118,22 +105,16 @@ func (s *Server) add(c *connection) bool {
 	defer s.mu.Unlock()
 	if !s.stopped {
 		s.settingUp[c] = struct{}{}
+		s.setups.Add(1)
 	}
 	return !s.stopped
 }
 
-func (s *Server) remove(c *connection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.settingUp, c)
-	s.settleLocked()
-}
-
-// settleLocked closes settled if the server is stopped and no connection is being set up.
-func (s *Server) settleLocked() {
-	if s.stopped && len(s.settingUp) == 0 && !s.isSettled {
-		s.isSettled = true
-		close(s.settled)
+// removeLocked records that c is no longer being set up.
+func (s *Server) removeLocked(c *connection) {
+	if _, ok := s.settingUp[c]; ok {
+		delete(s.settingUp, c)
+		s.setups.Done()
 	}
 }
 
@@ -155,14 +136,13 @@ func (s *Server) abandon(atOnce bool) {
 			_ = c.Conn.SetDeadline(c.deadline)
 		}
 	}
-	s.settleLocked()
 }
 
 // GracefulStop refuses new connections and calls, and waits until all calls have ended.
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
 	s.abandon(false)
-	<-s.settled // grpc-go would close connections that it has accepted but not begun to set up
+	s.setups.Wait() // grpc-go would close connections that it has accepted but not begun to set up
 	s.inner.GracefulStop()
 	<-s.ended
 	s.answering.Wait()
@@ -174,8 +154,8 @@ func (s *Server) GracefulStop() {
 func (s *Server) Stop() {
 	s.abandon(true)
 	s.mu.Lock()
-	for r := range s.requests {
-		r.limitWrites()
+	for r := range s.requests { // none of them returns before mu is released
+		_ = r.control.SetWriteDeadline(time.Now().Add(lingering))
 	}
 	s.mu.Unlock()
 	s.stopWeb()
@@ -228,9 +208,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *link.Peer)
 
 // forget is called when a request was answered.
 func (s *Server) forget(r *request) {
-	r.mu.Lock()
-	r.control = nil
-	r.mu.Unlock()
 	s.mu.Lock()
 	delete(s.requests, r)
 	s.mu.Unlock()
@@ -240,25 +217,16 @@ func (s *Server) forget(r *request) {
 // A request is one of ServeHTTP. grpc-go's ServeHTTP returns when the client has left, although the
 // handler may run on. Clients that open and reset calls could then run any number of handlers.
 type request struct {
+	control *http.ResponseController
+
 	mu      sync.Mutex
 	over    bool // no handler may start
 	handler sync.WaitGroup
-	control *http.ResponseController // nil once the request was answered
 }
 
-// lingering is how long the client of a call that Stop has cancelled may take to read what was
-// sent.
+// lingering is how long the client of a call that Stop has cancelled may take to read what was sent.
+// Without a limit, grpc-go's Stop would wait for a handler whose message waits for its client.
 const lingering = time.Second
-
-// limitWrites makes writes fail after the time lingering. Otherwise grpc-go's Stop would wait for a
-// handler whose message waits for its client.
-func (r *request) limitWrites() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.control != nil {
-		_ = r.control.SetWriteDeadline(time.Now().Add(lingering))
-	}
-}
 
 type requestKey struct{}
 
@@ -388,7 +356,9 @@ func (c *connection) Read(b []byte) (int, error) {
 }
 
 func (c *connection) Close() error {
-	c.server.remove(c)
+	c.server.mu.Lock()
+	c.server.removeLocked(c)
+	c.server.mu.Unlock()
 	c.counted.End()
 	return c.Conn.Close()
 }
@@ -401,8 +371,7 @@ func (c *connection) SetDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.IsZero() {
-		delete(s.settingUp, c)
-		defer s.settleLocked()
+		s.removeLocked(c)
 	} else if c.deadline.Before(t) {
 		t = c.deadline
 	}

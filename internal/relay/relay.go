@@ -103,22 +103,14 @@ func (r *Acceptor) open(ctx context.Context, o *link.CallHeader) (caller link.St
 // forwardRequests passes on what the caller's side of a call sends.
 func forwardRequests(from, to link.Stream, limit int) {
 	for {
-		var in link.Frame
-		var data []byte
-		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: limit}
-		if err := from.Recv(&in); err != nil {
-			if end := endOfMessage(err); end != nil {
-				_ = from.Send(&link.Frame{End: end})
-				to.Abort(context.Canceled)
-			}
-			return // otherwise the stream was aborted, and pass tells the other stream
+		f, err := receive(from, limit)
+		if end := endOfMessage(err); end != nil {
+			_ = from.Send(&link.Frame{End: end})
+			to.Abort(context.Canceled)
 		}
-		out := link.Frame{EndSend: in.EndSend, HasMsg: in.Got}
-		if in.Got {
-			out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
-		}
-		if to.Send(&out) != nil || in.EndSend {
-			return // ended or aborted: forwardReplies learns that from Recv
+		// If a stream has ended or was aborted, pass or forwardReplies tells the other one.
+		if err != nil || to.Send(&f) != nil || f.EndSend {
+			return
 		}
 	}
 }
@@ -126,30 +118,36 @@ func forwardRequests(from, to link.Stream, limit int) {
 // forwardReplies passes on what the callee's side of a call sends, until the call ends.
 func forwardReplies(from, to link.Stream) {
 	for {
-		var in link.Frame
-		var data []byte
-		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: math.MaxInt}
-		if err := from.Recv(&in); err != nil {
-			if end := endOfMessage(err); end != nil {
-				_ = to.Send(&link.Frame{End: end})
-				from.Abort(context.Canceled)
-			} else {
-				to.Abort(err)
-			}
+		f, err := receive(from, math.MaxInt)
+		if end := endOfMessage(err); end != nil {
+			_ = to.Send(&link.Frame{End: end})
+			from.Abort(context.Canceled)
 			return
 		}
-		out := link.Frame{Header: in.Header, End: in.End, HasMsg: in.Got}
-		if in.Got {
-			out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
+		if err != nil {
+			to.Abort(err)
+			return
 		}
-		if err := to.Send(&out); err != nil {
+		if err := to.Send(&f); err != nil {
 			from.Abort(err)
 			return
 		}
-		if in.End != nil {
+		if f.End != nil {
 			return
 		}
 	}
+}
+
+// receive receives a frame to pass on.
+func receive(from link.Stream, limit int) (link.Frame, error) {
+	var data []byte
+	in := link.Frame{Sink: link.Sink{Dst: &data, Codec: rawCodec{}, Limit: limit}}
+	err := from.Recv(&in)
+	out := link.Frame{Header: in.Header, EndSend: in.EndSend, End: in.End, HasMsg: in.Got}
+	if in.Got {
+		out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
+	}
+	return out, err
 }
 
 // endOfMessage returns the end, in grpc-go's words, of a call with a message that could not be

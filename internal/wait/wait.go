@@ -11,7 +11,6 @@ import (
 	"context"
 	"runtime"
 	"sync"
-	"sync/atomic"
 )
 
 // A Parker holds at most one token. One goroutine or task parks at a time; any
@@ -38,24 +37,20 @@ type Waiter interface {
 }
 
 // Goroutine is the Parker of ordinary goroutines. Park blocks the goroutine.
-type Goroutine struct {
-	token chan struct{}
-}
+type Goroutine chan struct{}
 
 // NewGoroutine returns a Goroutine without a token.
-func NewGoroutine() *Goroutine {
-	return &Goroutine{token: make(chan struct{}, 1)}
-}
+func NewGoroutine() Goroutine { return make(Goroutine, 1) }
 
 // Park implements [Parker].
-func (g *Goroutine) Park(ctx context.Context) error {
+func (g Goroutine) Park(ctx context.Context) error {
 	done := ctx.Done()
 	if done == nil {
-		<-g.token
+		<-g
 		return nil
 	}
 	select {
-	case <-g.token:
+	case <-g:
 		return nil
 	case <-done:
 		return DoneErr(ctx)
@@ -63,9 +58,9 @@ func (g *Goroutine) Park(ctx context.Context) error {
 }
 
 // Unpark implements [Parker].
-func (g *Goroutine) Unpark() {
+func (g Goroutine) Unpark() {
 	select {
-	case g.token <- struct{}{}:
+	case g <- struct{}{}:
 	default:
 	}
 }
@@ -77,8 +72,8 @@ func (g *Goroutine) Unpark() {
 // the lock. Wake clears it and returns the Parker to unpark. So each sleep gets exactly one token,
 // and none is left when Wait returns.
 type Cond struct {
-	asleep Parker     // the waiter's; nil if there is none
-	own    *Goroutine // reused for every wait with a nil Waiter
+	asleep Parker    // the waiter's; nil if there is none
+	own    Goroutine // reused for every wait with a nil Waiter
 }
 
 // Wait releases l, sleeps until another goroutine calls Wake and unparks the
@@ -203,41 +198,35 @@ func NotAbandoned() {}
 // A Mutex is a lock that may be held across waits: a waiter for it parks. The
 // zero value is unlocked.
 //
-// Invariant: queue is empty unless the state is contended. The state becomes contended, and
-// changes back, only under mu. If queue is not empty, Unlock leaves the state as it is, and passes
-// the lock to the first in queue by giving it a token. For a task that is abandoned with this token,
-// Abandoned passes the lock on. A task that parks while it holds the lock calls [OnAbandon] itself,
-// if others wait for the lock.
+// Unlock passes the lock to the first waiter by giving it a token. For a task that is abandoned with
+// this token, Abandoned passes the lock on. A task that parks while it holds the lock calls
+// [OnAbandon] itself, if others wait for the lock.
 type Mutex struct {
-	state atomic.Uint32
 	mu    sync.Mutex
-	queue []Parker
+	held  bool
+	queue []Parker // empty unless held
 }
 
-// The states of a Mutex.
-const (
-	free uint32 = iota
-	held
-	contended // held, and perhaps with a queue
-)
-
 // TryLock takes the lock if it is free and reports whether it did.
-func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
+func (m *Mutex) TryLock() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took := !m.held
+	m.held = true
+	return took
+}
 
 // Lock takes the lock. Waiters get it in the order in which they came. w supplies the Parker to
 // wait with; nil means a goroutine's.
 func (m *Mutex) Lock(w Waiter) {
-	if m.TryLock() {
-		return
-	}
-	var own Pool
-	if w == nil {
-		w = &own
-	}
 	m.mu.Lock()
-	if m.state.Swap(contended) == free {
+	if !m.held {
+		m.held = true
 		m.mu.Unlock()
 		return
+	}
+	if w == nil {
+		w = new(Pool)
 	}
 	p := w.Parker()
 	m.queue = append(m.queue, p)
@@ -253,12 +242,9 @@ func (m *Mutex) Abandoned() { m.Unlock() }
 
 // Unlock releases the lock, or passes it to the first waiter.
 func (m *Mutex) Unlock() {
-	if m.state.CompareAndSwap(held, free) {
-		return
-	}
 	m.mu.Lock()
 	if len(m.queue) == 0 {
-		m.state.Store(free)
+		m.held = false
 		m.mu.Unlock()
 		return
 	}
@@ -277,7 +263,7 @@ type Pool struct {
 
 // Parker implements [Waiter].
 func (p *Pool) Parker() Parker {
-	if g, ok := p.pool.Get().(*Goroutine); ok {
+	if g, ok := p.pool.Get().(Goroutine); ok {
 		return g
 	}
 	return NewGoroutine()
