@@ -106,7 +106,7 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	default:
 		return rc, n, false, protocolError("a frame of kind %#x", byte(f.Kind))
 	}
-	d := wire.Decoder{Block: st.session.maxHeaderBytes, Recent: st.session.recent.Load()}
+	d := wire.Decoder{Block: st.session.maxHeaderBytes}
 	var before []byte
 	if r.parts != nil {
 		before = r.parts.B
@@ -152,7 +152,6 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 		case rc.Open == nil:
 			return nil, protocolError("a call begins without a head")
 		}
-		st.session.remember(rc.Open.Profile)
 		if rc.Timeout > 0 {
 			rc.Open.Deadline = time.Now().Add(rc.Timeout)
 		}
@@ -160,16 +159,6 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 		err = st.deliver(&rc)
 		st.skip(n)
 		return rc.Open, err
-	}
-}
-
-// maxRecent bounds the strings of the profile that a session keeps, in bytes.
-const maxRecent = 4 << 10
-
-// remember keeps p for calls with the same profile.
-func (s *session) remember(p *link.Profile) {
-	if p != s.recent.Load() && len(p.Authority)+len(p.UserAgent)+len(p.ContentSubtype)+len(p.Encoding)+len(p.Accept) <= maxRecent {
-		s.recent.Store(p)
 	}
 }
 

@@ -58,8 +58,7 @@ func Next(b []byte) (f Frame, n int, err error) {
 	if len(b) < n {
 		return f, 0, nil
 	}
-	f.Kind, f.Stream = Kind(b[2]), uint64(b[3])
-	f.Body = b[4:n:n]
+	f.Kind, f.Stream, f.Body = Kind(b[2]), uint64(b[3]), b[4:n:n]
 	if f.Stream >= 0x80 { // a stream id of more than one byte
 		d := reader{rest: b[3:n:n]}
 		f.Stream, f.Body = d.uint(), d.rest
