@@ -91,7 +91,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		// All of them are served in the end.
 		peer.write(wire.AppendCredit(nil, 0, 1<<30))
 		s.mu.Lock()
-		for st := s.live.first; st != nil; st = st.nextLive {
+		for st := range s.live {
 			if len(st.out) > 0 {
 				t.Errorf("a call with credit for %d bytes has %d left to write", st.flow.Credit, st.flow.Backlog)
 			}
@@ -123,7 +123,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 		for i := range short + 1 {
 			var after callbacks
 			s.mu.Lock()
-			for st := s.live.first; st != nil; st = st.nextLive {
+			for st := range s.live {
 				f, _, _ := wire.Next(wire.AppendCredit(nil, st.id, 1))
 				if err := s.handleControl(f, &after); err != nil {
 					t.Fatal(err)
@@ -191,7 +191,7 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 		backlog := func() (all int) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			for st := s.live.first; st != nil; st = st.nextLive {
+			for st := range s.live {
 				all += st.flow.Backlog
 			}
 			if all != s.writing.backlog {
@@ -232,7 +232,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 			synctest.Wait()
 			ss.mu.Lock()
 			defer ss.mu.Unlock()
-			for st := ss.live.first; st != nil; st = st.nextLive {
+			for st := range ss.live {
 				all += st.in.unread
 			}
 			if all != ss.unread {

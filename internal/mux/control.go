@@ -35,7 +35,7 @@ func (s *Session) handleHello(body []byte) error {
 	if s.writing.broken == nil {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
-	for st := s.live.first; st != nil; st = st.nextLive {
+	for st := range s.live {
 		st.flow.Credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
 		after.unpark(s.wake(&st.sender))
 		st.schedule()

@@ -13,12 +13,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// handleInput handles all complete frames in s.reading.in. Its error is an *inputError.
+// handleInput handles all complete frames in s.reading.in.
 func (s *Session) handleInput() error {
 	rest := s.reading.in.B
 	if !s.reading.begun {
 		if err := notMagic(rest); err != nil {
-			return &inputError{err}
+			return err
 		}
 		if len(rest) < len(wire.Magic) {
 			return nil
@@ -29,7 +29,7 @@ func (s *Session) handleInput() error {
 	for {
 		n, err := s.handlePlain(rest)
 		if err != nil {
-			return &inputError{err}
+			return err
 		}
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
@@ -38,7 +38,7 @@ func (s *Session) handleInput() error {
 			err = s.handleFrame(f)
 		}
 		if err != nil {
-			return &inputError{err}
+			return err
 		}
 		if n == 0 {
 			break
@@ -216,12 +216,8 @@ func (s *Session) checkOpened(id uint64) error {
 // lookup returns the stream with the given id, or nil if the call has ended. An id that
 // was never opened is an error. mu is held.
 func (s *Session) lookup(id uint64) (*stream, error) {
-	st := s.recent
-	if st == nil || st.id != id {
-		st = s.streams[id]
-	}
-	if st != nil {
-		s.recent, st.heard = st, s.silent.reads
+	if st := s.streams[id]; st != nil {
+		st.heard = s.silent.reads
 		return st, nil
 	}
 	last := s.last

@@ -122,7 +122,7 @@ func (s *Session) onKeepaliveTimer() {
 		s.mu.Unlock()
 		s.fail(errDead)
 		return
-	case !p.always && s.live.first == nil:
+	case !p.always && len(s.live) == 0:
 		p.pingSent, p.dormant = false, true
 	case p.pingSent:
 		p.resetTimer()
@@ -139,7 +139,7 @@ var errDead = errors.New("keepalive: the peer did not answer a ping in time")
 // the next. mu is held.
 func (s *Session) pingWhenAllowed() {
 	p := &s.keepalive
-	minInterval, idle := s.hello.Ping, s.live.first == nil
+	minInterval, idle := s.hello.Ping, len(s.live) == 0
 	if idle {
 		minInterval = s.hello.IdlePing
 	}
@@ -190,7 +190,7 @@ func (s *Session) onIdleTimer() {
 		s.mu.Unlock()
 		return
 	}
-	if s.live.first == nil {
+	if len(s.live) == 0 {
 		if left -= time.Since(p.idleSince); left <= 0 {
 			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
 			s.flush(false)
@@ -238,7 +238,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, s.live.first == nil); yes {
+	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, len(s.live) == 0); yes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil

@@ -197,11 +197,9 @@ func (s *Session) readLoop() {
 	}
 	s.mu.Unlock()
 	s.reading.in = newBuffer(max(readBuffer, len(s.opts.First)))
-	s.reading.in.B = append(s.reading.in.B, s.opts.First...)
+	n := copy(s.readSpace(), s.opts.First)
 	s.opts.First = nil
-	err := s.handleInput()
-	s.mu.Lock()
-	s.flushQueued()
+	err := s.handleRead(n, nil, time.Now())
 	s.mu.Unlock()
 	s.readOn(err)
 }
@@ -317,7 +315,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.reading.in.B = s.reading.in.B[:len(s.reading.in.B)+n]
 		if wrong := s.handleInput(); wrong != nil {
-			err = wrong
+			err = &inputError{wrong}
 		}
 	}
 	s.mu.Lock()

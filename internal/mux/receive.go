@@ -195,14 +195,13 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	st.in.unary = true
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
-	if err := s.open(ctx, st, &c.CallHeader); err != nil {
+	if err := s.open(st, step, message); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
 		st.recycle()
 		message.Free()
 		return err
 	}
-	st.enqueue(step, message)
 	s.flush(true)
 	s.mu.Lock()
 	for !st.in.Replied(c.Limit) {

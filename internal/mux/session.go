@@ -159,25 +159,24 @@ type Session struct {
 	closeTimer   *time.Timer // closes the connection after the session's end, if the peer does not
 	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
-	recent       *stream // the stream of the last frame, and often of the next; may be nil
 	silent       silentCalls
-	live         streamList    // the values of streams, and calls that have no id yet
-	streamsBegun uint64        // number of streams so far
-	lastOwn      uint64        // the last id of our calls
-	last         uint64        // the last id of the peer's calls
-	calls        uint32        // open calls of the peer
-	answered     bool          // the peer has sent a frame of a call that was already open
-	connIn       int           // what the peer has left of the connection's credit
-	taken        int           // credit of the connection that was not returned yet
-	resets       int           // calls that the peer has reset, less those that ended otherwise; see maxResets
-	unread       int           // sum of unread over all streams
-	written      chan struct{} // nil before Written is called
-	closing      bool          // closeDrained was started, because no call is left
+	live         map[*stream]struct{} // the values of streams, and calls that have no id yet
+	streamsBegun uint64               // number of streams so far
+	lastOwn      uint64               // the last id of our calls
+	last         uint64               // the last id of the peer's calls
+	calls        uint32               // open calls of the peer
+	ownCalls     uint64               // open calls of this side, without those over the peer's limit
+	answered     bool                 // the peer has sent a frame of a call that was already open
+	connIn       int                  // what the peer has left of the connection's credit
+	taken        int                  // credit of the connection that was not returned yet
+	resets       int                  // calls that the peer has reset, less those that ended otherwise; see maxResets
+	unread       int                  // sum of unread over all streams
+	written      chan struct{}        // nil before Written is called
+	closing      bool                 // closeDrained was started, because no call is left
 	drain        drain
 	keepalive    keepaliveState
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
-	admission    admission
 	roles        waits.Roles
 	reading      reading
 	inline       inlineHandlers
@@ -199,6 +198,7 @@ func New(conn Conn, o Options) *Session {
 		drained:       make(chan struct{}),
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
+		live:          make(map[*stream]struct{}),
 		connIn:        o.ConnWindow,
 	}
 	s.raw = PromptOf(conn)
@@ -292,31 +292,46 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
-	st := new(stream)
+	st := &stream{waiter: wait.TaskOf(ctx)}
 	s.mu.Lock()
-	err := s.open(ctx, st, o)
-	if err == nil {
-		st.enqueue(wire.Step{Open: o}, nil)
-		s.wakeWriter() // not flush: the first message usually follows, and goes out with it
-	}
-	s.mu.Unlock()
-	if err != nil {
+	defer s.mu.Unlock()
+	if err := s.open(st, wire.Step{Open: o}, nil); err != nil {
 		return nil, err
 	}
+	for st.held && st.reason == nil {
+		if err := s.sleep(ctx, st, &st.sender); err != nil {
+			var after callbacks // stays empty: the stream has no other user
+			st.abort(link.ContextEnd(err), false, &after)
+		}
+	}
+	if st.held {
+		return nil, st.reason
+	}
+	s.wakeWriter() // not flush: the first message usually follows, and goes out with it
+	st.waiter = nil
 	return st, nil
 }
 
-// open registers st as a new call of this side. Called with mu held, which admit may
-// release while it waits.
-func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) error {
-	if n := wire.HeadSize(o); n > s.hello.Block {
+// open makes st a new call of this side, whose first step is step. If the peer's limit of open
+// calls is reached, the call is held. It fails if the session makes no new calls. mu is held.
+func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
+	o := step.Open
+	switch n := wire.HeadSize(o); {
+	case n > s.hello.Block:
 		return encoded.TooLong("request header", n, s.hello.Block)
-	}
-	if err := s.admit(ctx); err != nil {
-		return err
+	case s.refusal != nil:
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.hello.Features&wire.FeatureNoCalls != 0:
+		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
 	st.caller, st.deadline = true, o.Deadline
 	s.initStream(st, 0, o.Encoding)
+	if limit := s.hello.Calls; limit == 0 || s.ownCalls < limit {
+		s.ownCalls++
+	} else {
+		st.held = true
+	}
+	st.enqueue(step, message)
 	return nil
 }
 

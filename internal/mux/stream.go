@@ -48,9 +48,7 @@ type stream struct {
 	queue      *writeQueue
 	prev, next *stream
 
-	// Links of the session's list of live streams.
-	isLive             bool
-	prevLive, nextLive *stream
+	held bool // the peer's limit of open calls is reached: the stream is in writing.held
 
 	in       inbox
 	unpacked unpacked
@@ -78,7 +76,7 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.heard = s.silent.reads
 	s.streamsBegun++
 	st.yielding.begun = s.streamsBegun
-	s.live.add(st)
+	s.live[st] = struct{}{}
 	if s.keepalive.dormant {
 		s.pingWhenAllowed()
 	}
@@ -120,13 +118,14 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 // already. A stream that is in writing.starved stays there until the connection has credit. The
 // session's mu is held.
 func (st *stream) schedule() {
-	if st.queue != nil || len(st.out) == 0 {
-		return
-	}
-	if st.out[0].step.Begun() {
-		st.session.writing.bulk.push(st)
-	} else {
-		st.session.writing.ready.push(st)
+	switch w := &st.session.writing; {
+	case st.queue != nil || len(st.out) == 0:
+	case st.held:
+		w.held.push(st)
+	case st.out[0].step.Begun():
+		w.bulk.push(st)
+	default:
+		w.ready.push(st)
 	}
 }
 
@@ -227,25 +226,25 @@ func (st *stream) unregister() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
 		delete(s.streams, st.id)
-		if s.recent == st {
-			s.recent = nil
-		}
 		if !st.caller {
 			s.calls--
 			s.checkWritten()
 		}
 	}
-	if !s.live.remove(st) {
+	if _, live := s.live[st]; !live {
 		return
 	}
+	delete(s.live, st)
 	st.removeUnread(st.in.unread)
 	if st.caller {
 		if st.id == 0 {
 			s.numbered()
 		}
-		s.releaseCall()
+		if !st.held {
+			s.releaseCall()
+		}
 	}
-	if s.live.first == nil {
+	if len(s.live) == 0 {
 		if s.keepalive.idle != nil {
 			s.keepalive.idleSince = time.Now()
 		}

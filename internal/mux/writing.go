@@ -25,6 +25,7 @@ type writing struct {
 	ready   writeQueue // streams with something to write
 	bulk    writeQueue // streams in the middle of a message; ready goes first
 	starved writeQueue // streams that wait for the connection's credit
+	held    writeQueue // new calls over the peer's limit of open calls, first in, first out
 	connOut int64      // what is left of the connection's credit, in bytes
 	backlog int        // credit that the queued messages of all streams will take
 	bye     []byte     // the last frame, once the session has ended
@@ -269,7 +270,7 @@ func (s *Session) closeWrite() {
 // collect fills the batch from the queues. It reports whether there was anything to
 // write. mu is held, and the caller holds the write lock.
 func (s *Session) collect() bool {
-	ends := s.writing.bye != nil && s.live.first == nil
+	ends := s.writing.bye != nil && len(s.live) == 0
 	if s.writing.lost || !s.hasQueued() && !ends {
 		return false
 	}
@@ -292,7 +293,7 @@ func (s *Session) collect() bool {
 	if s.closeTimer != nil && t.size > said {
 		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads what ended calls have left
 	}
-	if s.writing.bye != nil && s.live.first == nil {
+	if s.writing.bye != nil && len(s.live) == 0 {
 		t.b.B = append(t.b.B, s.writing.bye...)
 		t.last = true
 		t.size += len(s.writing.bye)
@@ -420,33 +421,4 @@ func (q *writeQueue) remove(st *stream) {
 		st.next.prev = st.prev
 	}
 	st.queue, st.prev, st.next = nil, nil, nil
-}
-
-// A streamList is an unordered set of streams.
-type streamList struct{ first *stream }
-
-func (l *streamList) add(st *stream) {
-	st.isLive = true
-	if st.nextLive = l.first; st.nextLive != nil {
-		st.nextLive.prevLive = st
-	}
-	l.first = st
-}
-
-// remove reports whether st was in the list.
-func (l *streamList) remove(st *stream) bool {
-	if !st.isLive {
-		return false
-	}
-	st.isLive = false
-	if st.prevLive == nil {
-		l.first = st.nextLive
-	} else {
-		st.prevLive.nextLive = st.nextLive
-	}
-	if st.nextLive != nil {
-		st.nextLive.prevLive = st.prevLive
-	}
-	st.prevLive, st.nextLive = nil, nil
-	return true
 }
