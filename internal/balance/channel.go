@@ -10,9 +10,9 @@
 //     itself into the addresses of SubConns. See policy.go.
 //   - Credentials, whose handshake finds out what the server speaks, and opens a session if that is
 //     nearcall's protocol. See handshake.go.
-//   - A carrier, which grpc-go gets in place of such a connection. The SubConn is ready while its
+//   - A connection that grpc-go gets in place of such a connection. The SubConn is ready while its
 //     session takes calls, and the few calls that grpc-go makes itself, such as health checks, go over
-//     the session as well. See carrier.go.
+//     the session as well. See sessionconn.go.
 //   - A session for servers that speak only gRPC. grpc-go makes its calls, on the SubConn that was
 //     picked. See pinned.go.
 package balance

@@ -11,7 +11,7 @@ import (
 )
 
 // whole makes calls with grpc-go as a whole: retries, deadlines and HTTP filters are grpc-go's. Their
-// messages go through carriers and over the sessions.
+// messages go over the sessions, through the sessionConns.
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls
