@@ -114,7 +114,7 @@ func (c *serverCall) run() {
 	}
 	returned = true
 	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave() // a streaming handler may have kept its stream, so its carrier is not freed
+		c.carried.leave() // a streaming handler may have kept its stream, so its transport stream is not freed
 	}
 }
 
@@ -248,7 +248,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	}
 	c.mu.Unlock()
 	if c.carried != nil {
-		err = c.carried.carrier.Send(&link.Frame{Header: h})
+		err = c.carried.transportStream.Send(&link.Frame{Header: h})
 	}
 	if err != nil {
 		return c.brokenError(err)
