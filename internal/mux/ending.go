@@ -162,7 +162,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.mu.Unlock()
 		return
 	}
-	s.ended, s.roles.Over = reason, true
+	s.ended, s.roles.Ended = reason, true
 	s.terminating.Add(1)
 	defer s.terminating.Done()
 	s.refuse(reason)

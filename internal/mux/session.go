@@ -145,7 +145,7 @@ type Session struct {
 	helloReceived chan struct{}  // closed when the peer's HELLO has arrived
 	done          chan struct{}  // closed when no new calls are made
 	allCallsEnded chan struct{}  // closed when all calls have ended
-	stopped       chan struct{}  // closed when no goroutine of the session runs any more
+	gone          chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the read loop and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
@@ -194,7 +194,7 @@ func New(conn Conn, o Options) *Session {
 		helloReceived: make(chan struct{}),
 		done:          make(chan struct{}),
 		allCallsEnded: make(chan struct{}),
-		stopped:       make(chan struct{}),
+		gone:          make(chan struct{}),
 		drained:       make(chan struct{}),
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
@@ -261,7 +261,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		}
 		s.closeWritten()
 		s.mu.Unlock()
-		close(s.stopped)
+		close(s.gone)
 		if acceptor != nil {
 			acceptor.Gone()
 		}
@@ -343,7 +343,7 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 
 // Gone returns a channel that is closed when the connection is closed and no goroutine
 // of the session runs any more.
-func (s *Session) Gone() <-chan struct{} { return s.stopped }
+func (s *Session) Gone() <-chan struct{} { return s.gone }
 
 // Outcome reports whether the peer has sent a frame of a call that was already open, made by
 // either side, and why no new calls are made.

@@ -247,7 +247,7 @@ const lastWords = time.Second
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
-		s.writing.broken, s.roles.Over = err, true
+		s.writing.broken, s.roles.Ended = err, true
 		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
 			s.resetReadDeadline()
 		}
