@@ -159,15 +159,9 @@ func (l *pipes) Close() error {
 	return nil
 }
 
-func (*pipes) Addr() net.Addr { return address{} }
-
-type address struct{}
-
-// Network implements [net.Addr].
-func (address) Network() string { return "nearcall" }
-
-// String implements [net.Addr].
-func (address) String() string { return "connections of nearcall's clients" }
+func (*pipes) Addr() net.Addr {
+	return &net.UnixAddr{Net: "nearcall", Name: "connections of nearcall's clients"}
+}
 
 // A pipe is the server's end of a connection in memory. It implements [net.Conn].
 type pipe struct {

@@ -21,7 +21,7 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,14 +169,8 @@ func (c *Channel) leave(s link.Session) {
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		open := c.retired[:0]
-		for _, r := range c.retired {
-			if !link.IsClosed(r.Ended()) {
-				open = append(open, r)
-			}
-		}
-		clear(c.retired[len(open):])
-		c.retired = append(open, s)
+		ended := func(r link.Session) bool { return link.IsClosed(r.Ended()) }
+		c.retired = append(slices.DeleteFunc(c.retired, ended), s)
 	}
 	c.mu.Unlock()
 	if closed {
@@ -317,13 +311,4 @@ func (c *Channel) interceptStream(ctx context.Context, desc *grpc.StreamDesc, _ 
 		return stream(ctx, desc, c.conn, method, opts...)
 	}
 	return c.cfg.Calls.NewStream(ctx, desc, method, opts...)
-}
-
-// schemeOf returns the scheme of a target as grpc-go sees it, in lower case, or "".
-func schemeOf(target string) string {
-	scheme, _, found := strings.Cut(target, ":")
-	if !found {
-		return ""
-	}
-	return strings.ToLower(scheme)
 }

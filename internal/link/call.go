@@ -42,8 +42,12 @@ type UnaryCall struct {
 	Replied    bool        // a reply arrived; it is in Reply unless ReplyError is set
 	ReplySize  int         // of the reply's encoding, in bytes; 0 without a reply
 
+	// Callee is called when the caller leaves. The Acceptor sets it in HandleUnary, before it runs a
+	// handler. The caller may have set it before; the Acceptor then uses that Callee, so that both
+	// sides' state is one allocation.
+	Callee Callee
+
 	state   atomic.Uint32
-	callee  Callee
 	encoded *Message    // a reply that the caller decodes itself
 	parker  wait.Parker // the caller's; written before the waiting bit is set
 	reason  error       // why the call was aborted; written before the aborted bit
@@ -70,14 +74,6 @@ const (
 )
 
 const gone = leaving | aborting | aborted | ended
-
-// SetCallee sets the Callee to call when the caller leaves. The Acceptor calls it in HandleUnary,
-// before it runs a handler. The caller may have set a Callee before, which the Acceptor then
-// uses, so that both sides' state is one allocation.
-func (c *UnaryCall) SetCallee(callee Callee) { c.callee = callee }
-
-// Callee returns the Callee that SetCallee set.
-func (c *UnaryCall) Callee() Callee { return c.callee }
 
 func (c *UnaryCall) claim() bool {
 	for {
@@ -297,7 +293,7 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 			case s&aborted != 0:
 				return w, c.reason
 			case s&leaving != 0:
-				c.callee.Aborted(left)
+				c.Callee.Aborted(left)
 				return w, left
 			}
 		}
@@ -315,10 +311,8 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 		stop := wait.OnAbandon(w, c)
 		err := c.parker.Park(ctx)
 		stop()
-		if err != nil {
-			if c.stopWaiting() {
-				left = ContextEnd(err)
-			}
+		if err != nil && c.stopWaiting() {
+			left = ContextEnd(err)
 		}
 	}
 }
@@ -350,7 +344,7 @@ func (c *UnaryCall) Abandoned() {
 			return
 		}
 		if c.state.CompareAndSwap(s, s&^waiting|leaving) {
-			c.callee.Aborted(context.Canceled)
+			c.Callee.Aborted(context.Canceled)
 			return
 		}
 	}

@@ -39,7 +39,7 @@ func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, d
 	}
 	call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Codec: c, Request: &bytes, Reply: dst, Limit: 100}
 	call.Caller = ctx
-	call.SetCallee(who)
+	call.Callee = who
 	return call
 }
 

@@ -63,7 +63,7 @@ func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.Stri
 		Limit:      1 << 20,
 	}
 	call.Caller = ctx
-	call.SetCallee(c)
+	call.Callee = c
 	return call
 }
 
@@ -254,7 +254,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	newCall := func(dst *string) *link.UnaryCall {
 		call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Reply: dst, Codec: textCodec(), Limit: 10}
 		call.Caller = t.Context()
-		call.SetCallee(&callee{})
+		call.Callee = &callee{}
 		return call
 	}
 	for name, c := range map[string]struct {

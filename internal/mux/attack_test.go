@@ -45,7 +45,8 @@ func TestASecondDrainEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
-		peer.write(opened(1), wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
+		peer.write(opened(1))
+		peer.write(wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
 		if len(w.closed) != 1 || len(w.streams) != 1 {
 			t.Fatalf("the session ended for %v, with %d calls", w.closed, len(w.streams))
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -78,9 +77,6 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		st, err := s.lookup(f.Stream)
 		if st != nil {
-			if !st.caller {
-				s.countReset()
-			}
 			st.abortUnread(encoded.ReasonOf(code, text, st.answered), after)
 		}
 		return err
@@ -134,51 +130,6 @@ func (f *byeError) Error() string {
 		return "the peer ended the connection"
 	}
 	return f.text
-}
-
-// Peers that reset too many calls.
-//
-// A call that is reset at once costs its caller a few bytes, but the callee a goroutine and a
-// handler. So once a peer has reset many more of its calls than have ended normally, the session
-// first handles all input that it has read. Only then does it offer the peer's new calls to the
-// acceptor. A call that was opened and reset in the same read reaches no handler. Such a peer need
-// not be malicious. A client whose calls exceed their deadlines does the same, and the calls that
-// it has already given up need no work.
-
-// maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
-// resets. While Session.resets is at least half of maxResets, the peer's new calls wait.
-const maxResets = 256
-
-// A lateCall is a call of the peer that waits to be offered to the acceptor.
-type lateCall struct {
-	st   *stream
-	open *link.CallHeader
-}
-
-// countReset records that the peer has reset one of its calls. mu is held.
-func (s *Session) countReset() { s.resets = min(s.resets+1, maxResets) }
-
-// resetsTooMuch reports whether the peer's new calls wait until all input has been handled. mu
-// is held.
-func (s *Session) resetsTooMuch() bool { return s.resets >= maxResets/2 }
-
-// offerLateCalls offers the calls that have waited to the acceptor, except those that the peer
-// has reset.
-func (s *Session) offerLateCalls() {
-	for i, c := range s.reading.late {
-		s.reading.late[i] = lateCall{}
-		s.mu.Lock()
-		wanted := c.st.reason == nil
-		s.inline.allowed = -1
-		if wanted {
-			s.reading.accepting = c.st
-		}
-		s.mu.Unlock()
-		if wanted {
-			s.offerToAcceptor(c.st, c.open)
-		}
-	}
-	s.reading.late = s.reading.late[:0]
 }
 
 // maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit

@@ -13,7 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// handleInput handles all complete frames in s.reading.in.
+// handleInput handles all complete frames in s.reading.in, and then the calls that they have opened.
 func (s *Session) handleInput() error {
 	rest := s.reading.in.B
 	if !s.reading.begun {
@@ -34,7 +34,6 @@ func (s *Session) handleInput() error {
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			s.inline.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
@@ -45,9 +44,7 @@ func (s *Session) handleInput() error {
 		}
 		rest = rest[n:]
 	}
-	if len(s.reading.late) > 0 {
-		s.offerLateCalls()
-	}
+	s.offerNewCalls()
 	s.keepPartialFrame(rest)
 	return nil
 }
@@ -271,22 +268,39 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	if err == nil {
 		err = s.checkOwed()
 	}
-	if err == nil && opened {
-		if s.resetsTooMuch() {
-			s.reading.late = append(s.reading.late, lateCall{st, rc.Open})
-			opened = false
-		} else {
-			s.reading.accepting = st
-			s.inline.allowed = s.inlineTime(st)
-		}
-	}
 	s.mu.Unlock()
 	after.run()
-	if err != nil || !opened {
-		return err
+	if opened {
+		s.reading.newCalls = append(s.reading.newCalls, newCall{st, rc.Open})
 	}
-	s.offerToAcceptor(st, rc.Open)
-	return nil
+	return err
+}
+
+// A newCall is a call of the peer that was not offered to the acceptor yet.
+//
+// It is offered once all input that was read is handled. So a call that was opened and reset in one
+// read reaches no handler: its caller spends a few bytes on it, but a handler takes a goroutine.
+type newCall struct {
+	st   *stream
+	open *link.CallHeader
+}
+
+// offerNewCalls offers the new calls to the acceptor, except those that have ended.
+func (s *Session) offerNewCalls() {
+	for i, c := range s.reading.newCalls {
+		s.reading.newCalls[i] = newCall{}
+		s.mu.Lock()
+		wanted := c.st.reason == nil
+		if wanted {
+			s.reading.accepting = c.st
+			s.inline.allowed = s.inlineTime(c.st)
+		}
+		s.mu.Unlock()
+		if wanted {
+			s.offerToAcceptor(c.st, c.open)
+		}
+	}
+	s.reading.newCalls = s.reading.newCalls[:0]
 }
 
 // errNoCalls is the error of calls to a side without an acceptor.
@@ -315,7 +329,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		s.mu.Unlock()
 	}
 	after.run()
-	st.drop()
+	st.Free()
 }
 
 // handleStep handles one step of a call. cost is the credit that the step's message takes.

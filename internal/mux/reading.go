@@ -23,7 +23,7 @@ import (
 // has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
-	late       []lateCall // calls to offer to the acceptor after all input was handled
+	newCalls   []newCall // calls to offer to the acceptor once all input was handled
 	dec        wire.Decoder
 	parts      parts   // of a block whose last frame has not arrived
 	in         *buffer // begins with input that was not handled yet; may be nil if there is none

@@ -91,10 +91,7 @@ func PromptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
 	}
-	if p := newSocket(conn); p != nil {
-		return p
-	}
-	return nil
+	return newSocket(conn)
 }
 
 // DefaultHandshake is gRPC's ConnectionTimeout.
@@ -169,7 +166,6 @@ type Session struct {
 	answered     bool                 // the peer has sent a frame of a call that was already open
 	connIn       int                  // what the peer has left of the connection's credit
 	taken        int                  // credit of the connection that was not returned yet
-	resets       int                  // calls that the peer has reset, less those that ended otherwise; see maxResets
 	unread       int                  // sum of unread over all streams
 	written      chan struct{}        // nil before Written is called
 	closing      bool                 // closeDrained was started, because no call is left

@@ -29,7 +29,7 @@ type transfer struct {
 }
 
 // newSocket returns a socket for conn, or nil if conn is not a bare socket.
-func newSocket(conn Conn) *socket {
+func newSocket(conn Conn) Prompt {
 	var rc syscall.RawConn
 	var err error
 	switch c := conn.(type) {

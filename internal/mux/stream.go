@@ -183,9 +183,6 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.ended = true
-		if s.resets > 0 && !st.caller {
-			s.resets--
-		}
 		st.in.dropPlaces()
 		st.endBoth(link.ErrEnded, &after)
 	}
@@ -374,21 +371,19 @@ func newCallee() *stream {
 	return st
 }
 
-// drop says that one of the stream's holders uses it no more.
-func (st *stream) drop() {
+// Free says that one of the stream's holders uses it no more. It implements [link.Freer].
+func (st *stream) Free() {
 	if st.holders.Add(-1) == 0 {
 		st.recycle()
 	}
 }
-
-func (st *stream) Free() { st.drop() }
 
 // dropWritten drops the stream for the session if the callee has ended the call and everything
 // has just been written. It keeps the stream of an aborted call. The caller does not use the
 // stream after that. The session's mu is held.
 func (st *stream) dropWritten() {
 	if !st.caller && st.ended && len(st.out) == 0 {
-		st.drop()
+		st.Free()
 	}
 }
 
@@ -427,8 +422,12 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b.B, err = sized.Append(b.B); err != nil {
 		return nil, err
 	}
-	if places && n == 0 && len(b.B) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding
-		return nil, nil
+	if places && n == 0 && len(b.B) >= minPlaced { // the size was not known before encoding
+		whole := link.EncodedBytes(b.B)
+		if _, _ = s.encodeInPlace(step, &whole); step.Placed {
+			b.Free()
+			return nil, nil
+		}
 	}
 	return pack(step, b, name)
 }
