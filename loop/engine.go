@@ -29,16 +29,10 @@ import (
 //     takes the next task off the ready queue and sends the turn to its goroutine, on the channel
 //     task.turn. There is no scheduler in between. Idle goroutines are kept for later tasks. If no
 //     task has the turn, a call in process may run its handler on the caller's goroutine (runNow).
-//     Invariant: if no task has the turn, none is ready. So if a goroutine makes a task ready while
-//     no task has the turn, it must give that task the turn.
 //
 //   - driven (the three other kinds): a task is a coroutine, made with iter.Pull. A driver takes
 //     tasks off the ready queue one after the other and resumes each until it parks, yields or
-//     ends; control then returns to the driver. There is at most one driver at a time. Invariant:
-//     if a task is ready, there is a driver, or one was woken and will come. The flag
-//     driven.driving records that. If a goroutine makes a task ready and the flag is not set, it
-//     sets the flag, and then drives or wakes a driver. The driver unsets the flag in the same
-//     critical section in which it finds the ready queue empty.
+//     ends; control then returns to the driver.
 //
 // The kinds of driven loops differ in which goroutine is the driver:
 //
@@ -46,7 +40,7 @@ import (
 //     turns. If that goroutine must not drive, because it may hold locks, or has used up its turns,
 //     a goroutine of the loop drives until no task is ready.
 //   - Pinned (type pinned): the goroutine that calls Loop.Run. If Run returns because its
-//     context is done, the flag stays set and ready tasks stay queued until the same
+//     context is done, driving stays set and ready tasks stay queued until the same
 //     goroutine calls Run again.
 //   - NewHosted (type hosted): functions that the host's event loop calls. Each drives for a
 //     bounded number of turns and then submits the next, so at most one is pending. If the host

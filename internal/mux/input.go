@@ -107,15 +107,12 @@ func (s *Session) readErrorReason(err error) error {
 	if late && broken != nil {
 		return broken
 	}
-	select {
-	case <-s.helloReceived:
-	default:
-		if late {
-			return errNotMet
-		}
-		if err == io.EOF {
-			return errors.New("the peer closed the connection during the handshake")
-		}
+	met := link.IsClosed(s.helloReceived)
+	switch {
+	case late && !met:
+		return errNotMet
+	case err == io.EOF && !met:
+		return errors.New("the peer closed the connection during the handshake")
 	}
 	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		return err
@@ -200,12 +197,11 @@ func (s *Session) handleFrame(f wire.Frame) error {
 // session checks this before it decodes a frame, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
-	if !s.isOwn(id) || id <= s.reading.opened {
+	if !s.isOwn(id) {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reading.opened = s.lastOwn
 	_, err := s.lookup(id)
 	return err
 }

@@ -100,14 +100,6 @@ func (s *Session) startAgeTimers() {
 	}
 }
 
-func (s *Session) stopKeepalive() {
-	for _, t := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
-		if t != nil {
-			t.Stop()
-		}
-	}
-}
-
 // onKeepaliveTimer sends a PING, or ends the session if the peer has not answered the
 // last one in time.
 func (s *Session) onKeepaliveTimer() {

@@ -30,7 +30,6 @@ type reading struct {
 	room       int     // capacity of the next buffer, if larger than readBuffer
 	begun      bool    // the peer's first line was read
 	isMet      bool    // the peer's HELLO was read; written under mu
-	opened     uint64  // the last of this side's calls that is known to have been opened
 	spinBudget spinBudget
 
 	// Guarded by mu.
@@ -170,12 +169,6 @@ func (s *Session) startReadIdle() {
 		s.reading.idle.Reset(idleTime)
 	}
 	s.reading.idleSet, s.reading.idleTerm = true, s.reading.term
-}
-
-func (s *Session) stopReadIdle() {
-	if s.reading.idle != nil {
-		s.reading.idle.Stop()
-	}
 }
 
 func (s *Session) onReadIdle() {

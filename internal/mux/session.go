@@ -42,9 +42,8 @@ type Prompt interface {
 	// TryRead reads without blocking. If there is nothing to read it returns 0 and no error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes the buffers in the parameter all, or b if there are none, as far as it can
-	// without blocking.
-	TryWrite(b []byte, all [][]byte) (n int, err error)
+	// TryWrite writes the buffers as far as it can without blocking.
+	TryWrite(all ...[]byte) (n int, err error)
 }
 
 // A Gatherer is a Conn that writes several buffers at once, as a socket does for net.Buffers.
@@ -247,11 +246,11 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		if s.closeTimer != nil {
-			s.closeTimer.Stop()
+		for _, t := range []*time.Timer{s.closeTimer, s.reading.idle, s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
+			if t != nil {
+				t.Stop()
+			}
 		}
-		s.stopReadIdle()
-		s.stopKeepalive()
 		if s.written == nil {
 			s.written = make(chan struct{}) // for Written, if it is called later
 		}

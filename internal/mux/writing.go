@@ -54,8 +54,8 @@ const (
 type batch struct {
 	b      *buffer
 	pieces []cutting
-	all    net.Buffers // b and pieces in order, without what was written; nil if there are no pieces
-	done   int         // bytes of b that were written; unused if there are pieces
+	all    net.Buffers // b and pieces in order, without what was written
+	one    [1][]byte   // backing array of all if there are no pieces
 	size   int
 	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
@@ -80,10 +80,9 @@ func (t *batch) free() {
 
 // gather sets the field all from b and pieces.
 func (t *batch) gather() {
-	if len(t.pieces) == 0 {
-		return
+	if t.all = t.one[:0]; len(t.pieces) > 0 {
+		t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	}
-	t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	at := 0
 	for _, p := range t.pieces {
 		t.all = append(t.all, t.b.B[at:p.at], p.b)
@@ -96,10 +95,6 @@ func (t *batch) gather() {
 
 // wrote records that n more bytes were written. It reports whether the whole batch was.
 func (t *batch) wrote(n int) bool {
-	if t.all == nil {
-		t.done += n
-		return t.done == len(t.b.B)
-	}
 	for len(t.all) > 0 && n >= len(t.all[0]) {
 		n -= len(t.all[0])
 		t.all = t.all[1:]
@@ -158,7 +153,7 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.TryWrite(s.writing.batch.b.B, s.writing.batch.all)
+		n, err := s.raw.TryWrite(s.writing.batch.all...)
 		s.mu.Lock()
 		if !s.writing.batch.wrote(n) {
 			s.writing.fault = err
@@ -227,10 +222,6 @@ func (s *Session) writeLoop() {
 
 // write writes what is left of a batch. It may block.
 func (s *Session) write(t *batch) (err error) {
-	if t.all == nil {
-		_, err = s.conn.Write(t.b.B[t.done:])
-		return err
-	}
 	if g, ok := s.conn.(Gatherer); ok {
 		_, err = g.WriteAll(t.all)
 		return err

@@ -29,10 +29,7 @@ func (e *Encoder) appendHead(b []byte, o *link.CallHeader, timeout time.Duration
 func microseconds(d time.Duration) uint64 { return (uint64(max(d, 0)) + 999) / 1000 }
 
 func duration(us uint64) time.Duration {
-	if us > math.MaxInt64/1000 {
-		return math.MaxInt64
-	}
-	return time.Duration(us) * time.Microsecond
+	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
 }
 
 // head decodes the head of a call.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -27,14 +29,13 @@ type Session struct {
 	name      string // for errors
 	authority string
 	peer      link.Peer
-	end       func()        // called when ended is closed
+	end       func()        // called after ended was closed
 	done      chan struct{} // closed when no more calls are made
 	ended     chan struct{} // closed after done, when all calls have ended
 	counted   counters.Session
 
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
-	over    bool  // ended is closed
 	live    map[*stream]struct{}
 	unary   int // how many calls of Invoke run
 }
@@ -240,23 +241,21 @@ func (s *Session) retire(reason error) {
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !s.over
-	s.over = s.over || ends
+	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !link.IsClosed(s.ended)
+	if ends {
+		s.counted.End()
+		close(s.ended)
+	}
 	s.mu.Unlock()
 	if ends {
 		s.end()
-		s.counted.End()
-		close(s.ended)
 	}
 }
 
 // Close implements [link.Session].
 func (s *Session) Close(reason error) error {
 	s.mu.Lock()
-	var open []*stream
-	for st := range s.live {
-		open = append(open, st)
-	}
+	open := slices.Collect(maps.Keys(s.live))
 	s.mu.Unlock()
 	s.retire(reason)
 	for _, st := range open {
