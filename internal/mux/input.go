@@ -181,6 +181,8 @@ func (s *Session) handleFrame(f wire.Frame) error {
 		return s.handlePart(f)
 	case f.Kind == wire.KindHello:
 		return s.handleHello(f.Body)
+	case f.Kind == wire.KindPong:
+		s.offerNewCalls() // this side may have drained then: see Drains
 	}
 	var after callbacks
 	s.mu.Lock()
@@ -274,7 +276,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 
 // A newCall is a call of the peer that was not offered to the acceptor yet.
 //
-// It is offered once all input that was read is handled. So a call that was opened and reset in one
+// It is offered once all input that was read is handled, and before a PONG in that input. So a call that was opened and reset in one
 // read reaches no handler: its caller spends a few bytes on it, but a handler takes a goroutine.
 type newCall struct {
 	st   *stream
