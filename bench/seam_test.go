@@ -146,7 +146,7 @@ func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {
 		return err
 	}
 	reply := link.Live(out, protobuf)
-	return c.Finish(nil, &reply, link.End{})
+	return c.Send(nil, &reply, &link.End{})
 }
 
 func (barely) HandleStream(link.Stream, *link.CallHeader) error { return link.ErrNoCall }

@@ -360,7 +360,7 @@ func (c *serverCall) finish(st *status.Status) {
 	if first {
 		c.stats.header(header)
 		c.stats.trailer(end.Trailer)
-		_ = c.unary.Finish(header, nil, end)
+		_ = c.unary.Send(header, nil, &end)
 		c.cancel(context.Canceled)
 	}
 }

@@ -117,11 +117,11 @@ func (c *serverCall) reply(v any) error {
 		after.run()
 	}()
 	if c.stats == nil {
-		if err := c.unary.Finish(header, &msg, end); err != nil {
+		if err := c.unary.Send(header, &msg, &end); err != nil {
 			return c.brokenError(err)
 		}
 	} else {
-		if err := c.unary.SendReply(header, &msg); err != nil {
+		if err := c.unary.Send(header, &msg, nil); err != nil {
 			return c.brokenError(err)
 		}
 		unsent = nil
@@ -129,7 +129,7 @@ func (c *serverCall) reply(v any) error {
 		c.stats.header(header)
 		c.stats.sent(v, &msg)
 		c.stats.trailer(end.Trailer)
-		_ = c.unary.Finish(nil, nil, end)
+		_ = c.unary.Send(nil, nil, &end)
 	}
 	ended = true
 	return nil

@@ -146,22 +146,13 @@ func (c *UnaryCall) SendHeader(md metadata.MD) error {
 	return nil
 }
 
-// Finish ends the call with end and, unless they are nil, with header and reply. The
-// callee must not modify header or trailer afterwards.
+// Send sends those of header, reply and end that are not nil. The end ends the call. The callee must
+// not modify header or trailer afterwards.
 //
-// Finish returns ErrLeft if the caller has left. It returns a *SendError if reply
+// Send returns ErrLeft if the caller has left. It returns a *SendError if reply
 // cannot be encoded; then the caller has seen nothing, and the call has not ended.
 // A reply that the caller cannot decode is no error here: it becomes ReplyError.
-func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
-	return c.send(header, reply, &end)
-}
-
-// SendReply is Finish without an end: the call goes on.
-func (c *UnaryCall) SendReply(header metadata.MD, reply *Message) error {
-	return c.send(header, reply, nil)
-}
-
-func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
+func (c *UnaryCall) Send(header metadata.MD, reply *Message, end *End) error {
 	if ok, err := c.sendCopy(header, reply, nil, end); ok || err != nil {
 		return err
 	}
@@ -175,7 +166,7 @@ func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
 	return err
 }
 
-// sendCopy does the work of send, either for a reply that it copies or for an encoded one, which
+// sendCopy does the work of Send, either for a reply that it copies or for an encoded one, which
 // the call keeps. If ok is false and err is nil, reply cannot be copied, and the caller has seen
 // nothing.
 func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *End) (ok bool, err error) {

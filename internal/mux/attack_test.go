@@ -131,7 +131,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 				}
 			}
 			s.flush(false)
-			if woken := after.parkers[0] != nil; woken != (i == short) {
+			if woken := len(after.parkers) > 0; woken != (i == short) {
 				t.Fatalf("%d bytes of %d wake senders: %v", i+1, short, woken)
 			}
 			after.run()

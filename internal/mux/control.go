@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -110,27 +111,19 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		return s.handleDrain(last, after)
 	case wire.KindBye:
-		code, text, err := wire.ParseBye(f.Body)
+		_, text, err := wire.ParseBye(f.Body)
 		if err != nil {
 			return err
 		}
-		return &byeError{code, text}
+		return byeError(text)
 	}
 	return nil // the kinds left over are extensions, which are ignored
 }
 
 // A byeError is the peer's BYE, as an error.
-type byeError struct {
-	code wire.ByeCode
-	text string
-}
+type byeError string
 
-func (f *byeError) Error() string {
-	if f.text == "" {
-		return "the peer ended the connection"
-	}
-	return f.text
-}
+func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
 
 // maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit
 // systems, too.

@@ -81,22 +81,17 @@ func (s *Session) startKeepalive() {
 		k := s.opts.ServerKeepalive
 		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
 		p.every = max(p.every, time.Second) // as in gRPC
-		s.startAgeTimers()
+		if k.MaxConnectionIdle > 0 {
+			p.idleSince = time.Now()
+			p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
+		}
+		if k.MaxConnectionAge > 0 {
+			p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
+		}
 	}
 	p.timeout = cmp.Or(p.timeout, pingTimeout)
 	if p.every > 0 {
 		p.timer = time.AfterFunc(p.every, s.onKeepaliveTimer)
-	}
-}
-
-func (s *Session) startAgeTimers() {
-	k, p := &s.opts.ServerKeepalive, &s.keepalive
-	if k.MaxConnectionIdle > 0 {
-		p.idleSince = time.Now()
-		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
-	}
-	if k.MaxConnectionAge > 0 {
-		p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
 	}
 }
 

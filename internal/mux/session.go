@@ -354,21 +354,14 @@ func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 // callbacks are calls to make after mu is released.
 type callbacks struct {
 	first   []func() // tell callees that a call was aborted, before its goroutines wake
-	parkers [2]wait.Parker
-	more    []wait.Parker
+	parkers []wait.Parker
 	last    []func() // tell callers that a call was aborted, after its goroutines wake
 }
 
 // unpark schedules p to be unparked by run. p may be nil.
 func (c *callbacks) unpark(p wait.Parker) {
-	switch {
-	case p == nil:
-	case c.parkers[0] == nil:
-		c.parkers[0] = p
-	case c.parkers[1] == nil:
-		c.parkers[1] = p
-	default:
-		c.more = append(c.more, p)
+	if p != nil {
+		c.parkers = append(c.parkers, p)
 	}
 }
 
@@ -376,9 +369,7 @@ func (c *callbacks) run() {
 	for _, f := range c.first {
 		f()
 	}
-	wait.Unpark(c.parkers[0])
-	wait.Unpark(c.parkers[1])
-	for _, p := range c.more {
+	for _, p := range c.parkers {
 		p.Unpark()
 	}
 	for _, f := range c.last {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/experimental"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -25,7 +24,7 @@ import (
 // A Session is a [link.Session] whose calls grpc-go makes. It takes new streams until it is
 // retired; open streams may last longer.
 type Session struct {
-	conn      grpc.ClientConnInterface
+	conn      Streamer
 	name      string // for errors
 	authority string
 	peer      link.Peer
@@ -37,15 +36,18 @@ type Session struct {
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
 	live    map[*stream]struct{}
-	unary   int // how many calls of Invoke run
 }
 
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
+// A Streamer makes streams as a *grpc.ClientConn does. Its errors can wrap [link.ErrUnprocessed].
+type Streamer interface {
+	NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error)
+}
+
 // NewSession returns a session whose calls conn makes, to a peer whose connection has the given
-// authority. It makes unary calls as such if peer.OneShot is set. Errors of conn can wrap
-// [link.ErrUnprocessed]. end is called when the session has ended.
-func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
+// authority. end is called when the session has ended.
+func NewSession(conn Streamer, name, authority string, peer link.Peer, end func()) *Session {
 	s := &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
 		done: make(chan struct{}), ended: make(chan struct{}), live: make(map[*stream]struct{}),
@@ -70,52 +72,8 @@ func sessionOf(conn *grpc.ClientConn, authority string, peer link.Peer) *Session
 	return s
 }
 
-// Invoke implements [link.Session].
-func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
-	if !s.peer.OneShot {
-		return link.ErrNoCall
-	}
-	if err := link.ContextErr(ctx); err != nil {
-		return err
-	}
-	m, inBytes := c.Request.(*link.Message)
-	if !inBytes {
-		live := link.Live(c.Request, c.Codec)
-		m = &live
-	}
-	request, err := m.Freeze()
-	if err != nil {
-		return err
-	}
-	defer request.Free()
-	if err := s.beginUnary(); err != nil {
-		return err
-	}
-	var reply mem.BufferSlice
-	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
-	err = wait.Outside(wait.WaiterOf(ctx), func() error {
-		defer s.endUnary() // here, as a task that is abandoned does not continue
-		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
-	})
-	delete(c.Header, "content-type")
-	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
-	if err == nil {
-		received := link.Encoded(reply)
-		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
-		c.ReplyError = received.DecodeInto(&to)
-		received.Free()
-		c.Replied, c.ReplySize = true, to.Size
-		return nil
-	}
-	switch {
-	case errors.Is(err, link.ErrUnprocessed):
-		return err
-	case wait.Err(ctx) != nil:
-		return link.ContextEnd(wait.DoneErr(ctx))
-	}
-	c.Status = status.Convert(err)
-	return nil
-}
+// Invoke implements [link.Session]. Unary calls are streams here: grpc-go makes them no faster.
+func (*Session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
 // dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The
 // key of details is its handler's if st has none. It reports whether the trailer had no
@@ -129,23 +87,6 @@ func dropOwnKeys(trailer metadata.MD, st *status.Status) (local bool) {
 	return !answered
 }
 
-func (s *Session) beginUnary() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refusal != nil {
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
-	}
-	s.unary++
-	return nil
-}
-
-func (s *Session) endUnary() {
-	s.mu.Lock()
-	s.unary--
-	s.mu.Unlock()
-	s.endIfIdle()
-}
-
 // NewStream implements [link.Session].
 func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
@@ -153,12 +94,10 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	}
 	st := &stream{session: s, deadline: o.Deadline}
 	own := metadata.NewOutgoingContext(context.Background(), o.Sent())
-	if o.Deadline.IsZero() {
-		st.ctx, st.cancel = context.WithCancelCause(own)
-	} else {
+	st.ctx, st.cancel = context.WithCancelCause(own)
+	if !o.Deadline.IsZero() {
 		var stop context.CancelFunc
-		own, stop = context.WithDeadline(own, o.Deadline)
-		st.ctx, st.cancel = context.WithCancelCause(own)
+		st.ctx, stop = context.WithDeadline(st.ctx, o.Deadline)
 		context.AfterFunc(st.ctx, stop)
 	}
 	s.mu.Lock()
@@ -241,7 +180,7 @@ func (s *Session) retire(reason error) {
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !link.IsClosed(s.ended)
+	ends := s.refusal != nil && len(s.live) == 0 && !link.IsClosed(s.ended)
 	if ends {
 		s.counted.End()
 		close(s.ended)
