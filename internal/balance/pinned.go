@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -124,7 +125,18 @@ func (p *pinned) pin(ctx context.Context) (context.Context, *pin) {
 	return context.WithValue(ctx, ownKey{}, own), own
 }
 
-// NewStream implements [grpcgo.Streamer]. ctx ends with the stream.
+// Invoke implements [grpc.ClientConnInterface].
+func (p *pinned) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, own := p.pin(ctx)
+	defer own.cancel()
+	err := p.channel.conn.Invoke(ctx, method, args, reply, p.withOnce(opts)...)
+	if err != nil && p.channel.conn.GetState() == connectivity.Shutdown {
+		return errClosing
+	}
+	return own.lost(err)
+}
+
+// NewStream implements [grpc.ClientConnInterface]. ctx ends with the stream.
 func (p *pinned) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	ctx, own := p.pin(ctx)
 	s, err := p.channel.conn.NewStream(ctx, desc, method, p.withOnce(opts)...)

@@ -28,7 +28,7 @@ func (s *Session) handleHello(body []byte) error {
 		return err
 	}
 	if s.reading.isMet {
-		return protocolError("the peer says hello twice")
+		return wire.ProtocolError("the peer says hello twice")
 	}
 	var after callbacks
 	s.mu.Lock()
@@ -90,7 +90,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	case wire.KindReturn:
 		at, err := wire.ParseReturn(f.Body)
 		if err == nil && s.placer == nil {
-			err = protocolError("a place is returned where there are none")
+			err = wire.ProtocolError("a place is returned where there are none")
 		}
 		if err == nil {
 			if wrong := s.placer.Returned(at); wrong != nil {
@@ -172,7 +172,7 @@ func (st *stream) grantForMessage(it *item) bool {
 // than the credit.
 func addCredit(to *int64, n int64) error {
 	if *to > wire.MaxCredit-n {
-		return protocolError("more credit than %d", wire.MaxCredit)
+		return wire.ProtocolError("more credit than %d", wire.MaxCredit)
 	}
 	*to += n
 	return nil

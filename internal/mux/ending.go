@@ -343,7 +343,7 @@ func (s *Session) handlePong(data [8]byte) {
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
-		return protocolError("the peer drains twice")
+		return wire.ProtocolError("the peer drains twice")
 	}
 	first := d.got == 1
 	d.takes = last

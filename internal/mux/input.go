@@ -157,17 +157,13 @@ type foreign string
 func (f foreign) Error() string { return string(f) }
 func (foreign) Unwrap() []error { return []error{wire.ErrProtocol, link.ErrForeign} }
 
-func protocolError(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
-}
-
 // handleFrame handles one frame. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.reading.isMet {
-		return protocolError("the peer has not said hello")
+		return wire.ProtocolError("the peer has not said hello")
 	}
 	if s.reading.parts.b != nil && (f.Stream != s.reading.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
-		return protocolError("another frame comes between the parts of a block")
+		return wire.ProtocolError("another frame comes between the parts of a block")
 	}
 	if f.Kind.Stream() || f.Kind == wire.KindPart {
 		if err := s.checkOpened(f.Stream); err != nil {
@@ -176,7 +172,7 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	}
 	switch {
 	case f.Kind.Stream():
-		return s.handleStreamFrame(f)
+		return s.handleStream(f)
 	case f.Kind == wire.KindPart:
 		return s.handlePart(f)
 	case f.Kind == wire.KindHello:
@@ -220,7 +216,7 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 		last = s.lastOwn
 	}
 	if id > last {
-		return nil, protocolError("the peer speaks of call %d, which was not opened", id)
+		return nil, wire.ProtocolError("the peer speaks of call %d, which was not opened", id)
 	}
 	return nil, nil
 }
@@ -229,21 +225,15 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 // even for servers.
 func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
-// handleStreamFrame handles a STREAM frame, together with the PARTs of its block.
-func (s *Session) handleStreamFrame(f wire.Frame) error {
-	if s.reading.parts.b == nil {
-		return s.handleStepFrame(f, nil)
+// handleStream handles a STREAM frame, together with the PARTs of its block. It keeps no reference to
+// f.Body.
+func (s *Session) handleStream(f wire.Frame) error {
+	var before []byte // of the block
+	if s.reading.parts.b != nil {
+		parts := s.reading.parts.finish(len(f.Body))
+		defer parts.Free()
+		before = parts.B
 	}
-	before := s.reading.parts.finish(len(f.Body))
-	err := s.handleStepFrame(f, before.B)
-	before.Free()
-	return err
-}
-
-// handleStepFrame handles a STREAM frame. The parameter before holds the beginning of the frame's
-// block, which came in PARTs; it is nil if there were none. handleStepFrame keeps no reference to
-// before or f.Body.
-func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
 	if err != nil {
@@ -334,7 +324,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 // handleStep returns the stream, and whether the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
-		return nil, false, protocolError("the peer sends more than it has credit for")
+		return nil, false, wire.ProtocolError("the peer sends more than it has credit for")
 	}
 	s.connIn -= cost
 	s.taken += cost
@@ -376,7 +366,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 		return err
 	}
 	if id <= s.last {
-		return protocolError("the peer opens call %d after %d", id, s.last)
+		return wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
 	if !link.IsClosed(s.drained) {
@@ -390,7 +380,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 // call is refused or ignored. mu is held.
 func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 	if id <= s.last {
-		return nil, protocolError("the peer opens call %d after %d", id, s.last)
+		return nil, wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
 	if link.IsClosed(s.drained) {
@@ -431,10 +421,12 @@ func (s *Session) handlePart(f wire.Frame) error {
 	p := &s.reading.parts
 	if p.b == nil {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))
-		p.late = time.AfterFunc(blockTime, s.lateBlock)
+		p.late = time.AfterFunc(blockTime, func() {
+			s.fail(wire.ProtocolError("a block was not finished within %v", blockTime))
+		})
 	}
 	if len(p.b.B)+len(f.Body) > s.opts.MaxHeaderBytes {
-		return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
+		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
 	}
 	p.makeRoom(len(f.Body))
 	p.b.B = append(p.b.B, f.Body...)
@@ -462,9 +454,4 @@ func (p *parts) drop() {
 	if p.b != nil {
 		p.finish(0).Free()
 	}
-}
-
-// lateBlock ends the session, because the peer did not finish a block in time.
-func (s *Session) lateBlock() {
-	s.fail(protocolError("a block was not finished within %v", blockTime))
 }

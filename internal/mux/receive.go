@@ -62,7 +62,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		due = wire.MessageCost
 	}
 	if due > in.flow.Credit {
-		return protocolError("the peer sends more of a call than it has credit for")
+		return wire.ProtocolError("the peer sends more of a call than it has credit for")
 	}
 	in.flow.Credit -= cost
 	if rc.Begins && !rc.More && !rc.Placed && in.pack(rc.Data, rc.Compressed) {

@@ -122,7 +122,7 @@ func (st *stream) schedule() {
 	case st.queue != nil || len(st.out) == 0:
 	case st.held:
 		w.held.push(st)
-	case st.out[0].step.Begun():
+	case st.out[0].step.Begun:
 		w.bulk.push(st)
 	default:
 		w.ready.push(st)

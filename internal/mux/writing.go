@@ -110,12 +110,8 @@ func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
 
 // hasQueued reports whether anything is queued that can be written. mu is held.
 func (s *Session) hasQueued() bool {
-	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil || s.canFeed()
-}
-
-// canFeed reports whether the connection has credit for a starved stream. mu is held.
-func (s *Session) canFeed() bool {
-	return s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
+	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil ||
+		s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
 }
 
 // feedStarved schedules starved streams, as many as the connection's credit is likely to serve. A

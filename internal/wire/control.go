@@ -164,7 +164,7 @@ func AppendPing(b []byte, k Kind, data [8]byte) []byte {
 // ParsePing decodes the body of a PING or a PONG.
 func ParsePing(body []byte) (data [8]byte, err error) {
 	if len(body) != len(data) {
-		return data, protocolError("a ping of %d bytes", len(body))
+		return data, ProtocolError("a ping of %d bytes", len(body))
 	}
 	return [8]byte(body), nil
 }

@@ -52,7 +52,7 @@ func Next(b []byte) (f Frame, n int, err error) {
 	}
 	length := int(binary.LittleEndian.Uint16(b))
 	if length < 2 {
-		return f, 0, protocolError("a frame of length %d", length)
+		return f, 0, ProtocolError("a frame of length %d", length)
 	}
 	n = lengthSize + length
 	if len(b) < n {
@@ -78,10 +78,10 @@ func (f Frame) check() error {
 	case k == KindCredit, k.Ignorable():
 		return nil
 	case k < KindHello || k > KindReturn:
-		return protocolError("a frame of kind %#x", byte(k))
+		return ProtocolError("a frame of kind %#x", byte(k))
 	}
 	if ofCall != (f.Stream != 0) {
-		return protocolError("a frame of kind %#x has the stream %d", byte(f.Kind), f.Stream)
+		return ProtocolError("a frame of kind %#x has the stream %d", byte(f.Kind), f.Stream)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (r *reader) object(format string, args ...any) {
 
 func (r *reader) fail(format string, args ...any) {
 	if r.err == nil {
-		r.err = protocolError(format, args...)
+		r.err = ProtocolError(format, args...)
 	}
 	r.rest = nil
 }

@@ -29,7 +29,7 @@ type Step struct {
 	HasMessage bool
 	Message    []byte // what is left to append
 	Compressed bool
-	begun      bool // the first piece was appended
+	Begun      bool // the first piece was appended
 
 	// Placed means that Message is empty and the message is in shared memory: Size bytes at Place.
 	// Such a message takes as much credit as any other of its size, even if that is more than is
@@ -42,9 +42,6 @@ type Step struct {
 func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
-
-// Begun reports whether s is in the middle of its message.
-func (s *Step) Begun() bool { return s.begun }
 
 // Join merges next into s if one frame can hold both. It reports whether it did.
 func (s *Step) Join(next *Step) bool {
@@ -98,7 +95,7 @@ func (f *framing) run(credit int) {
 	s := f.s
 	if s.HasMessage {
 		f.overhead = MessageCost
-		if s.begun {
+		if s.Begun {
 			f.overhead = 0
 		}
 		f.piece = min(len(s.Message), credit-f.overhead)
@@ -229,14 +226,14 @@ func (f *framing) appendPiece() {
 		}
 		return
 	}
-	if s.begun {
+	if s.Begun {
 		f.beginFrame(FlagPiece)
 	} else {
 		f.beginFrame(FlagMessage)
 	}
 	n := f.piece
 	if n < len(s.Message) || n > f.room() {
-		if !s.begun {
+		if !s.Begun {
 			f.b = binary.AppendUvarint(f.b, uint64(len(s.Message)))
 		}
 		if n = min(n, f.room()); n <= 0 {
@@ -247,14 +244,14 @@ func (f *framing) appendPiece() {
 			f.flags |= FlagMore
 		}
 	}
-	if s.Compressed && !s.begun {
+	if s.Compressed && !s.Begun {
 		f.flags |= FlagCompressed
 	}
 	f.tail = s.Message[:n]
 	f.cost = n + f.overhead
-	s.Message, s.begun = s.Message[n:], true
+	s.Message, s.Begun = s.Message[n:], true
 	if f.flags&FlagMore == 0 {
-		s.HasMessage, s.Message, s.begun = false, nil, false
+		s.HasMessage, s.Message, s.Begun = false, nil, false
 	}
 }
 
@@ -310,9 +307,9 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 		more && flags&FlagEnd != 0,
 		flags&FlagCompressed != 0 && !message,
 		flags == 0:
-		return Received{}, protocolError("a frame of a call has the flags %#x", byte(flags))
+		return Received{}, ProtocolError("a frame of a call has the flags %#x", byte(flags))
 	case before != nil && !block:
-		return Received{}, protocolError("parts of a block come before a frame that has none")
+		return Received{}, ProtocolError("parts of a block come before a frame that has none")
 	}
 	rc := Received{Begins: message, Goes: piece, More: more, Compressed: flags&FlagCompressed != 0}
 	r := reader{rest: f.Body}

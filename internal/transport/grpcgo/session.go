@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -24,7 +25,7 @@ import (
 // A Session is a [link.Session] whose calls grpc-go makes. It takes new streams until it is
 // retired; open streams may last longer.
 type Session struct {
-	conn      Streamer
+	conn      grpc.ClientConnInterface
 	name      string // for errors
 	authority string
 	peer      link.Peer
@@ -36,18 +37,16 @@ type Session struct {
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
 	live    map[*stream]struct{}
+	unary   int // how many calls of Invoke run
 }
 
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
-// A Streamer makes streams as a *grpc.ClientConn does. Its errors can wrap [link.ErrUnprocessed].
-type Streamer interface {
-	NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error)
-}
-
 // NewSession returns a session whose calls conn makes, to a peer whose connection has the given
-// authority. end is called when the session has ended.
-func NewSession(conn Streamer, name, authority string, peer link.Peer, end func()) *Session {
+// authority. It makes unary calls as such if peer.OneShot is set: then a policy's DoneInfo says what
+// it says with grpc-go. Errors of conn can wrap [link.ErrUnprocessed]. end is called when the session
+// has ended.
+func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
 	s := &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
 		done: make(chan struct{}), ended: make(chan struct{}), live: make(map[*stream]struct{}),
@@ -72,8 +71,52 @@ func sessionOf(conn *grpc.ClientConn, authority string, peer link.Peer) *Session
 	return s
 }
 
-// Invoke implements [link.Session]. Unary calls are streams here: grpc-go makes them no faster.
-func (*Session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
+// Invoke implements [link.Session].
+func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
+	if !s.peer.OneShot {
+		return link.ErrNoCall
+	}
+	if err := link.ContextErr(ctx); err != nil {
+		return err
+	}
+	m, inBytes := c.Request.(*link.Message)
+	if !inBytes {
+		live := link.Live(c.Request, c.Codec)
+		m = &live
+	}
+	request, err := m.Freeze()
+	if err != nil {
+		return err
+	}
+	defer request.Free()
+	if err := s.beginUnary(); err != nil {
+		return err
+	}
+	var reply mem.BufferSlice
+	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
+	err = wait.Outside(wait.WaiterOf(ctx), func() error {
+		defer s.endUnary() // here, as a task that is abandoned does not continue
+		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
+	})
+	delete(c.Header, "content-type")
+	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
+	if err == nil {
+		received := link.Encoded(reply)
+		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		c.ReplyError = received.DecodeInto(&to)
+		received.Free()
+		c.Replied, c.ReplySize = true, to.Size
+		return nil
+	}
+	switch {
+	case errors.Is(err, link.ErrUnprocessed):
+		return err
+	case wait.Err(ctx) != nil:
+		return link.ContextEnd(wait.DoneErr(ctx))
+	}
+	c.Status = status.Convert(err)
+	return nil
+}
 
 // dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The
 // key of details is its handler's if st has none. It reports whether the trailer had no
@@ -85,6 +128,23 @@ func dropOwnKeys(trailer metadata.MD, st *status.Status) (local bool) {
 		delete(trailer, link.DetailsKey)
 	}
 	return !answered
+}
+
+func (s *Session) beginUnary() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	}
+	s.unary++
+	return nil
+}
+
+func (s *Session) endUnary() {
+	s.mu.Lock()
+	s.unary--
+	s.mu.Unlock()
+	s.endIfIdle()
 }
 
 // NewStream implements [link.Session].
@@ -153,14 +213,6 @@ func (s *Session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 	return opts
 }
 
-// remove removes a stream that has ended.
-func (s *Session) remove(st *stream) {
-	s.mu.Lock()
-	delete(s.live, st)
-	s.mu.Unlock()
-	s.endIfIdle()
-}
-
 // Drain implements [link.Session]. It is not used: the peer makes no calls.
 func (s *Session) Drain() <-chan struct{} { return s.done }
 
@@ -180,7 +232,7 @@ func (s *Session) retire(reason error) {
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && !link.IsClosed(s.ended)
+	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !link.IsClosed(s.ended)
 	if ends {
 		s.counted.End()
 		close(s.ended)

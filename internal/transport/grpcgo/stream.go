@@ -139,7 +139,11 @@ func (st *stream) end(f *link.Frame, err error) error {
 // finish releases what the stream uses.
 func (st *stream) finish() {
 	st.cancel(nil)
-	st.session.remove(st)
+	s := st.session
+	s.mu.Lock()
+	delete(s.live, st)
+	s.mu.Unlock()
+	s.endIfIdle()
 }
 
 func (st *stream) aborted() error {
