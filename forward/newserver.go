@@ -132,9 +132,10 @@ type pipes struct {
 // dial returns a connection that server accepts as one of the peer.
 func (l *pipes) dial(ctx context.Context, peer *link.Peer, over <-chan struct{}) (net.Conn, error) {
 	here, there := net.Pipe()
-	client := &caller{Conn: here, left: make(chan struct{})}
+	left := make(chan struct{})
+	client := &caller{here, sync.OnceFunc(func() { close(left) })}
 	select {
-	case l.conns <- &pipe{Conn: there, peer: peer, left: client.left, over: over}:
+	case l.conns <- &pipe{Conn: there, peer: peer, left: left, over: over}:
 		return client, nil
 	case <-l.closed:
 		return nil, errStopped
@@ -190,12 +191,11 @@ func (p *pipe) Close() error {
 // A caller is the other end of a pipe.
 type caller struct {
 	net.Conn
-	once sync.Once
-	left chan struct{}
+	leave func()
 }
 
 // Close implements [net.Conn].
 func (c *caller) Close() error {
-	c.once.Do(func() { close(c.left) })
+	c.leave()
 	return c.Conn.Close()
 }

@@ -201,6 +201,6 @@ func (t *task) setGoroutine() {
 	t.id = goid.ID()
 	t.loop.running.Store(t.id)
 	if t.loop.watch != nil {
-		t.number.Store(goroutineNumber())
+		t.number.Store(numberOf(header()))
 	}
 }

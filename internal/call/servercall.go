@@ -244,7 +244,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	h := c.popHeader()
 	var err error
 	if c.carried == nil {
-		err = c.unary.SendHeader(h) // does not wait; mu is held so that no reply overtakes it
+		err = c.unary.Send(h, nil, nil) // does not wait; mu is held so that no reply overtakes it
 	}
 	c.mu.Unlock()
 	if c.carried != nil {

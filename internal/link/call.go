@@ -136,16 +136,6 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	return m.freeze() // runs no user code: the caller has encoded what needs it
 }
 
-// SendHeader delivers the header. The callee must not modify md afterwards.
-func (c *UnaryCall) SendHeader(md metadata.MD) error {
-	if !c.claim() {
-		return ErrLeft
-	}
-	c.Header = md
-	c.release(0)
-	return nil
-}
-
 // Send sends those of header, reply and end that are not nil. The end ends the call. The callee must
 // not modify header or trailer afterwards.
 //

@@ -88,7 +88,7 @@ func TestCallBringsItsResult(t *testing.T) {
 			t.Errorf("Take: %q, %v", asked.Value, err)
 		}
 		for _, err := range []error{
-			call.SendHeader(metadata.MD{"h": {"1"}}),
+			call.Send(metadata.MD{"h": {"1"}}, nil, nil),
 			call.Send(nil, reply("answer"), &link.End{Status: status.New(codes.DataLoss, "but"), Trailer: metadata.MD{"t": {"2"}}}),
 		} {
 			if err != nil {
@@ -137,10 +137,10 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 			}
 			to := sink(new(wrapperspb.StringValue))
 			for what, err := range map[string]error{
-				"Take":       call.Take(&to),
-				"SendHeader": call.SendHeader(metadata.MD{}),
-				"a reply":    call.Send(metadata.MD{}, reply("late"), nil),
-				"the end":    call.Send(metadata.MD{}, reply("late"), &link.End{}),
+				"Take":     call.Take(&to),
+				"a header": call.Send(metadata.MD{}, nil, nil),
+				"a reply":  call.Send(metadata.MD{}, reply("late"), nil),
+				"the end":  call.Send(metadata.MD{}, reply("late"), &link.End{}),
 			} {
 				if err != link.ErrLeft {
 					t.Errorf("%s returns %v, want ErrLeft", what, err)
@@ -314,7 +314,7 @@ func TestClaimsMayOverlap(t *testing.T) {
 			_ = call.Take(&to)
 		}()
 		<-s.begun
-		if err := call.SendHeader(metadata.MD{"h": {"1"}}); err != nil {
+		if err := call.Send(metadata.MD{"h": {"1"}}, nil, nil); err != nil {
 			t.Errorf("SendHeader beside Take returns %v", err)
 		}
 		left := make(chan error, 1)

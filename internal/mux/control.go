@@ -66,7 +66,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 				return err
 			}
 			st.schedule()
-			if st.takesMore() { // otherwise its sender would wake in vain for each byte of credit
+			if st.flow.TakesMore(s.writing.backlog) { // otherwise its sender would wake in vain for each byte of credit
 				after.unpark(s.wake(&st.sender))
 			}
 		}

@@ -88,7 +88,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 
 // wake wakes the goroutine that waits for the peer at spot, if any, whether it reads or is parked.
 // If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
-// goroutines that wait in await, sleep or admit: one of them might read, and roles counts the
+// goroutines that wait in await or sleep: one of them might read, and roles counts the
 // others. mu is held.
 func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	if s.reading.caller == spot {

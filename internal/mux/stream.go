@@ -82,9 +82,6 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	}
 }
 
-// takesMore reports whether a sender may queue another message. The session's mu is held.
-func (st *stream) takesMore() bool { return st.flow.TakesMore(st.session.writing.backlog) }
-
 // enqueue queues a step to be written, or drops it if the call was aborted. The
 // session's mu is held.
 func (st *stream) enqueue(step wire.Step, message *buffer) {
@@ -289,7 +286,11 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	default:
 		after.first = append(after.first, func() {
 			f(reason)
-			st.finishAbort(reason)
+			var after callbacks
+			st.session.mu.Lock()
+			st.endBoth(reason, &after)
+			st.session.mu.Unlock()
+			after.run()
 		})
 	}
 }
@@ -316,15 +317,6 @@ func (st *stream) dropQueued() {
 	if st.queue != nil {
 		st.queue.remove(st)
 	}
-}
-
-// finishAbort wakes a callee's goroutines, after OnAbort's callback has run.
-func (st *stream) finishAbort(reason error) {
-	var after callbacks
-	st.session.mu.Lock()
-	st.endBoth(reason, &after)
-	st.session.mu.Unlock()
-	after.run()
 }
 
 func (st *stream) OnAbort(f func(error)) {

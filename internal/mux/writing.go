@@ -361,7 +361,7 @@ func (st *stream) removeWritten() {
 // wakeSender wakes the sender, if one waits and may queue another message. The session's
 // mu is held.
 func (st *stream) wakeSender() {
-	if st.takesMore() {
+	if st.flow.TakesMore(st.session.writing.backlog) {
 		wait.Unpark(st.session.wake(&st.sender))
 	}
 }

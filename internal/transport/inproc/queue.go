@@ -121,7 +121,8 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		q.mu.Unlock()
 		return err
 	}
-	it := q.newItem()
+	q.items = slices.Grow(q.items, 1)[:len(q.items)+1] // append would clear the item
+	it := &q.items[len(q.items)-1]
 	it.header, it.end, it.hasMsg, it.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	if f.HasMsg {
 		it.msg, q.spare = q.spare, it.msg
@@ -141,13 +142,6 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		wait.Yield(w)
 	}
 	return nil
-}
-
-// newItem appends an item to items and returns it. The caller holds mu.
-func (q *queue) newItem() *item {
-	n := len(q.items)
-	q.items = slices.Grow(q.items, 1)[:n+1] // and not append, which would clear the item
-	return &q.items[n]
 }
 
 // sendDirect hands f to a parked receiver. done is false, and nothing has changed, if there
