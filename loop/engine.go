@@ -34,17 +34,9 @@ import (
 //     tasks off the ready queue one after the other and resumes each until it parks, yields or
 //     ends; control then returns to the driver.
 //
-// The kinds of driven loops differ in which goroutine is the driver:
-//
-//   - Coroutines: the goroutine that brings a call or a message drives, for a bounded number of
-//     turns. If that goroutine must not drive, because it may hold locks, or has used up its turns,
-//     a goroutine of the loop drives until no task is ready.
-//   - Pinned (type pinned): the goroutine that calls Loop.Run. If Run returns because its
-//     context is done, driving stays set and ready tasks stay queued until the same
-//     goroutine calls Run again.
-//   - NewHosted (type hosted): functions that the host's event loop calls. Each drives for a
-//     bounded number of turns and then submits the next, so at most one is pending. If the host
-//     takes no more functions, a goroutine of the loop drives instead, so that tasks can end.
+// The kinds of driven loops differ in which goroutine is the driver: see Coroutines, Pinned and
+// NewHosted. If Run of a pinned loop returns because its context is done, driving stays set and
+// ready tasks stay queued until the same goroutine calls Run again.
 //
 // If a coroutine was made by a goroutine that is bound to its thread, only that goroutine may
 // resume it. Otherwise any goroutine that is not bound may. The runtime ends the process if this

@@ -321,10 +321,8 @@ func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
 	}
 	st.caller, st.deadline = true, o.Deadline
 	s.initStream(st, 0, o.Encoding)
-	if limit := s.hello.Calls; limit == 0 || s.ownCalls < limit {
+	if st.held = s.hello.Calls > 0 && s.ownCalls >= s.hello.Calls; !st.held {
 		s.ownCalls++
-	} else {
-		st.held = true
 	}
 	st.enqueue(step, message)
 	return nil
