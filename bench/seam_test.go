@@ -136,7 +136,7 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 type barely struct{ service testpb.TestServiceServer }
 
 func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {
-	c.SetCallee(nobody{})
+	c.Callee = nobody{}
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	if err := c.Take(&link.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {
 		return err
 	}
 	reply := link.Live(out, protobuf)
-	return c.Finish(nil, &reply, link.End{})
+	return c.Send(nil, &reply, &link.End{})
 }
 
 func (barely) HandleStream(link.Stream, *link.CallHeader) error { return link.ErrNoCall }

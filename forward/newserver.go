@@ -132,9 +132,10 @@ type pipes struct {
 // dial returns a connection that server accepts as one of the peer.
 func (l *pipes) dial(ctx context.Context, peer *link.Peer, over <-chan struct{}) (net.Conn, error) {
 	here, there := net.Pipe()
-	client := &caller{Conn: here, left: make(chan struct{})}
+	left := make(chan struct{})
+	client := &caller{here, sync.OnceFunc(func() { close(left) })}
 	select {
-	case l.conns <- &pipe{Conn: there, peer: peer, left: client.left, over: over}:
+	case l.conns <- &pipe{Conn: there, peer: peer, left: left, over: over}:
 		return client, nil
 	case <-l.closed:
 		return nil, errStopped
@@ -159,15 +160,9 @@ func (l *pipes) Close() error {
 	return nil
 }
 
-func (*pipes) Addr() net.Addr { return address{} }
-
-type address struct{}
-
-// Network implements [net.Addr].
-func (address) Network() string { return "nearcall" }
-
-// String implements [net.Addr].
-func (address) String() string { return "connections of nearcall's clients" }
+func (*pipes) Addr() net.Addr {
+	return &net.UnixAddr{Net: "nearcall", Name: "connections of nearcall's clients"}
+}
 
 // A pipe is the server's end of a connection in memory. It implements [net.Conn].
 type pipe struct {
@@ -196,12 +191,11 @@ func (p *pipe) Close() error {
 // A caller is the other end of a pipe.
 type caller struct {
 	net.Conn
-	once sync.Once
-	left chan struct{}
+	leave func()
 }
 
 // Close implements [net.Conn].
 func (c *caller) Close() error {
-	c.once.Do(func() { close(c.left) })
+	c.leave()
 	return c.Conn.Close()
 }

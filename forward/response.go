@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,7 +70,7 @@ func (w *response) Write(b []byte) (int, error) {
 	for w.err == nil && len(w.buf) >= prefixLen {
 		end := prefixLen + int(binary.BigEndian.Uint32(w.buf[1:]))
 		if len(w.buf) < end {
-			w.reserve(end)
+			w.buf = slices.Grow(w.buf, end-len(w.buf))
 			break
 		}
 		if w.buf[0] != 0 && w.header.Get("Grpc-Encoding") != encodingName {
@@ -80,13 +81,6 @@ func (w *response) Write(b []byte) (int, error) {
 		w.buf = w.buf[end:] // do not reuse the message's bytes: stats handlers may retain them
 	}
 	return len(b), w.err
-}
-
-// reserve gives buf a capacity of at least end bytes.
-func (w *response) reserve(end int) {
-	if cap(w.buf) < end {
-		w.buf = append(make([]byte, 0, end), w.buf...)
-	}
 }
 
 // check records err and ends the call, unless err is nil.

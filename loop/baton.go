@@ -10,7 +10,8 @@ import (
 // A baton is the engine whose tasks are goroutines. Each passes the turn to the next
 // directly, without a scheduler in between.
 //
-// Invariant, under the loop's mu: if no task has the turn, none is ready.
+// Invariant, under the loop's mu: if no task has the turn, none is ready. So a goroutine that makes a
+// task ready while no task has the turn gives that task the turn.
 type baton struct {
 	loop *Loop
 	idle []*worker // guarded by loop.mu
@@ -200,6 +201,6 @@ func (t *task) setGoroutine() {
 	t.id = goid.ID()
 	t.loop.running.Store(t.id)
 	if t.loop.watch != nil {
-		t.number.Store(goroutineNumber())
+		t.number.Store(numberOf(header()))
 	}
 }

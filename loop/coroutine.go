@@ -6,16 +6,20 @@ import (
 	"runtime/debug"
 )
 
-// A coroutine runs one task after another. It runs only while resume does, and continues
+// A coroutine runs one task after another. It runs only while next does, and continues
 // where its task was suspended. It is made with iter.Pull.
 type coroutine struct {
 	// task is the task to begin, or the one that is suspended. The coroutine sets it to
 	// nil when the task has ended. Resuming the coroutine without a task ends it.
 	task *task
+
+	// next runs the coroutine until its task waits or ends. If the goroutine that made the coroutine
+	// was bound to a thread, only that goroutine may call next; otherwise any goroutine that is not
+	// bound may.
 	next func() (struct{}, bool)
 	stop func()
 
-	// pause suspends the coroutine and returns control to resume. The task calls it.
+	// pause suspends the coroutine and returns control to next. The task calls it.
 	pause func(struct{}) bool
 
 	// bound says that the goroutine that made the coroutine was bound to its thread. Only an
@@ -38,11 +42,6 @@ func newCoroutine() *coroutine {
 	})
 	return c
 }
-
-// resume runs the coroutine until its task waits or ends. If the goroutine that made the
-// coroutine was bound to a thread, only that goroutine may resume it; otherwise any goroutine
-// that is not bound may.
-func (c *coroutine) resume() { c.next() }
 
 // run runs t. It stops Goexit and panics of the task. Otherwise iter.Pull would pass them on to
 // the goroutine that resumes, which has nothing to do with the task.

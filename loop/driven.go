@@ -129,7 +129,7 @@ func (d *driven) resumeTask(t *task) {
 		return
 	}
 	l.mu.Unlock()
-	c.resume()
+	c.next()
 	over := c.task == nil
 	l.mu.Lock()
 	if !over {
@@ -143,7 +143,7 @@ func (d *driven) resumeTask(t *task) {
 		d.idle = append(d.idle, c)
 	default:
 		l.mu.Unlock()
-		c.resume() // ends c, which has no task
+		c.next() // ends c, which has no task
 		l.mu.Lock()
 	}
 }
@@ -156,7 +156,7 @@ func (d *driven) endIdle() {
 	d.loop.mu.Unlock()
 	for _, c := range idle {
 		if !d.hostGone || !c.bound {
-			c.resume() // ends c, which has no task
+			c.next() // ends c, which has no task
 		}
 	}
 	d.loop.mu.Lock()

@@ -29,28 +29,14 @@ import (
 //     takes the next task off the ready queue and sends the turn to its goroutine, on the channel
 //     task.turn. There is no scheduler in between. Idle goroutines are kept for later tasks. If no
 //     task has the turn, a call in process may run its handler on the caller's goroutine (runNow).
-//     Invariant: if no task has the turn, none is ready. So if a goroutine makes a task ready while
-//     no task has the turn, it must give that task the turn.
 //
 //   - driven (the three other kinds): a task is a coroutine, made with iter.Pull. A driver takes
 //     tasks off the ready queue one after the other and resumes each until it parks, yields or
-//     ends; control then returns to the driver. There is at most one driver at a time. Invariant:
-//     if a task is ready, there is a driver, or one was woken and will come. The flag
-//     driven.driving records that. If a goroutine makes a task ready and the flag is not set, it
-//     sets the flag, and then drives or wakes a driver. The driver unsets the flag in the same
-//     critical section in which it finds the ready queue empty.
+//     ends; control then returns to the driver.
 //
-// The kinds of driven loops differ in which goroutine is the driver:
-//
-//   - Coroutines: the goroutine that brings a call or a message drives, for a bounded number of
-//     turns. If that goroutine must not drive, because it may hold locks, or has used up its turns,
-//     a goroutine of the loop drives until no task is ready.
-//   - Pinned (type pinned): the goroutine that calls Loop.Run. If Run returns because its
-//     context is done, the flag stays set and ready tasks stay queued until the same
-//     goroutine calls Run again.
-//   - NewHosted (type hosted): functions that the host's event loop calls. Each drives for a
-//     bounded number of turns and then submits the next, so at most one is pending. If the host
-//     takes no more functions, a goroutine of the loop drives instead, so that tasks can end.
+// The kinds of driven loops differ in which goroutine is the driver: see Coroutines, Pinned and
+// NewHosted. If Run of a pinned loop returns because its context is done, driving stays set and
+// ready tasks stay queued until the same goroutine calls Run again.
 //
 // If a coroutine was made by a goroutine that is bound to its thread, only that goroutine may
 // resume it. Otherwise any goroutine that is not bound may. The runtime ends the process if this
@@ -86,25 +72,15 @@ type engine interface {
 const maxIdle = 256
 
 // header returns the first line of the caller's stack trace, such as "goroutine 7
-// [running, locked to thread]:". b is the buffer.
-func header(b []byte) []byte {
+// [running, locked to thread]:". It takes about a microsecond.
+func header() []byte {
+	b := make([]byte, 128)
 	line, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
 	return line
 }
 
-// isBound reports whether the calling goroutine is bound to its thread. It takes
-// about a microsecond.
-func isBound() bool {
-	var b [128]byte
-	return bytes.Contains(header(b[:]), []byte("locked to thread"))
-}
-
-// goroutineNumber returns the number of the calling goroutine in stack traces. It
-// takes about a microsecond.
-func goroutineNumber() uint64 {
-	var b [128]byte
-	return numberOf(header(b[:]))
-}
+// isBound reports whether the calling goroutine is bound to its thread.
+func isBound() bool { return bytes.Contains(header(), []byte("locked to thread")) }
 
 // numberOf returns the goroutine number in a header, or 0.
 func numberOf(header []byte) uint64 {

@@ -69,12 +69,11 @@ type Loop struct {
 	ready     queue
 	freeTasks *task // ended tasks that are kept for reuse, linked by after
 	freeCount int
-	liveCount int           // tasks that have not ended
-	liveTasks *task         // the same tasks, linked by nextLive and prevLive
-	refusal   error         // why the loop takes no more tasks; nil while it takes them
-	closing   bool          // Close waits, and tasks may still start others
-	closed    bool          // Close was called
-	empty     chan struct{} // closed once refusal is set and no task is left
+	live      map[*task]struct{} // tasks that have not ended
+	refusal   error              // why the loop takes no more tasks; nil while it takes them
+	closing   bool               // Close waits, and tasks may still start others
+	closed    bool               // Close was called
+	empty     chan struct{}      // closed once refusal is set and no task is left
 }
 
 // An Option configures [New] and [NewHosted].
@@ -92,7 +91,7 @@ func New(opts ...Option) *Loop {
 }
 
 func newLoop() *Loop {
-	l := &Loop{empty: make(chan struct{})}
+	l := &Loop{live: make(map[*task]struct{}), empty: make(chan struct{})}
 	l.handle = wait.HandleOf((*handlers)(l))
 	l.base, l.cancel = context.WithCancelCause(context.Background())
 	return l
@@ -169,11 +168,7 @@ func (l *Loop) newTask(j wait.Job) *task {
 		t.token, t.turn, t.coroutine = false, nil, nil
 	}
 	t.job, t.state = j, ready
-	l.liveCount++
-	if t.nextLive = l.liveTasks; t.nextLive != nil {
-		t.nextLive.prevLive = t
-	}
-	l.liveTasks = t
+	l.live[t] = struct{}{}
 	return t
 }
 
@@ -214,16 +209,7 @@ func (l *Loop) caller() *task {
 func (l *Loop) removeTask(t *task) {
 	t.state, t.id, t.job = ended, 0, nil
 	l.running.Store(0)
-	l.liveCount--
-	if t.prevLive == nil {
-		l.liveTasks = t.nextLive
-	} else {
-		t.prevLive.nextLive = t.nextLive
-	}
-	if t.nextLive != nil {
-		t.nextLive.prevLive = t.prevLive
-	}
-	t.nextLive, t.prevLive = nil, nil
+	delete(l.live, t)
 	if l.freeCount < maxIdle {
 		t.after, l.freeTasks = l.freeTasks, t
 		l.freeCount++
@@ -246,7 +232,7 @@ func (l *Loop) acceptsTasks() bool { return l.refusal == nil || l.closing && l.c
 // signalIfEmpty closes the channel in the field empty if the loop refuses tasks and no task is
 // left. mu is held.
 func (l *Loop) signalIfEmpty() {
-	if l.refusal == nil || l.liveCount > 0 {
+	if l.refusal == nil || len(l.live) > 0 {
 		return
 	}
 	select {
@@ -313,8 +299,8 @@ func (l *Loop) Close(ctx context.Context) error {
 func (l *Loop) cancelTasks(why error) {
 	l.mu.Lock()
 	l.refuseTasks(why)
-	jobs := make([]wait.Job, 0, l.liveCount)
-	for t := l.liveTasks; t != nil; t = t.nextLive {
+	jobs := make([]wait.Job, 0, len(l.live))
+	for t := range l.live {
 		jobs = append(append(jobs, t.job), t.within...)
 	}
 	l.mu.Unlock()

@@ -484,7 +484,7 @@ func testRandomTasks(t *testing.T, k kind) {
 			<-l.empty
 			l.workers.Wait()
 		}
-		if started != ended || inside != 0 || l.holder != nil || l.ready.first != nil || l.liveCount != 0 {
+		if started != ended || inside != 0 || l.holder != nil || l.ready.first != nil || len(l.live) != 0 {
 			t.Fatalf("seed %d: %d tasks have begun, %d have ended: %+v", seed, started, ended, l)
 		}
 	}

@@ -69,10 +69,8 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		default:
 		}
-		select { // a context that is done takes precedence over a pending wake-up
-		case <-ctx.Done():
-			return wait.DoneErr(ctx)
-		default:
+		if err := wait.Err(ctx); err != nil { // it takes precedence over a pending wake-up
+			return err
 		}
 		select {
 		case <-l.empty:

@@ -20,8 +20,7 @@ type task struct {
 	token bool  // left by Unpark while the task was not parked
 	after *task // the next in Loop.ready or Loop.freeTasks
 
-	nextLive, prevLive *task      // links of Loop.liveTasks; guarded by loop.mu
-	within             []wait.Job // jobs that RunNow runs inside this task; guarded by loop.mu
+	within []wait.Job // jobs that RunNow runs inside this task; guarded by loop.mu
 
 	// turn is the channel from which the task receives its turn. Only batons use it. It is set
 	// when the task gets a worker, or at the first wait of a task that runNow began, and does not

@@ -48,11 +48,8 @@ type watch struct {
 	reported  bool      // the turn was reported
 }
 
-// checksPerLimit is how often a watch checks within its limit.
-const checksPerLimit = 4
-
 // every returns the time between two checks.
-func (w *watch) every() time.Duration { return durations.Recheck(w.limit / checksPerLimit) }
+func (w *watch) every() time.Duration { return durations.Recheck(w.limit / 4) }
 
 // start starts the timer unless it runs. It is called when a task gets the turn. mu is held.
 func (w *watch) start() {
@@ -80,13 +77,11 @@ func (w *watch) tick() {
 		return
 	}
 	held := time.Since(w.since)
-	tells := false
-	switch {
-	case l.turns != w.turn:
+	tells := l.turns == w.turn && !w.reported && held >= w.limit
+	if l.turns != w.turn {
 		w.noteTurn()
-	case !w.reported && held >= w.limit:
-		w.reported, tells = true, true
 	}
+	w.reported = w.reported || tells
 	number, turn := l.holder.number.Load(), w.turn
 	w.timer.Reset(w.every())
 	l.mu.Unlock()
@@ -95,9 +90,9 @@ func (w *watch) tick() {
 	}
 	stack := stackOf(number)
 	l.mu.Lock()
-	goesOn := l.turns != turn
+	same := l.turns == turn
 	l.mu.Unlock()
-	if stack != nil && !goesOn {
+	if stack != nil && same {
 		w.report(held, stack)
 	}
 }

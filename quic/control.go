@@ -26,10 +26,6 @@ func (s *session) say(b []byte) {
 	}
 }
 
-func protocolError(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
-}
-
 // readControl reads the peer's control stream, and ends the session if the peer breaks a rule
 // there or does not complete the handshake in time.
 func (s *session) readControl() {
@@ -78,7 +74,7 @@ func (s *session) handleControl() error {
 		n = copy(buf[:], rest)
 		switch {
 		case n == len(buf):
-			return protocolError("a frame of the control stream is larger than %d bytes", n)
+			return wire.ProtocolError("a frame of the control stream is larger than %d bytes", n)
 		case err == io.EOF && n == 0 && met:
 			s.handleDone()
 			return nil
@@ -87,7 +83,7 @@ func (s *session) handleControl() error {
 		case err != nil && !met:
 			return errors.New("the peer did not complete the handshake in time")
 		case err != nil:
-			return protocolError("the control stream ended early: %v", err)
+			return wire.ProtocolError("the control stream ended early: %v", err)
 		}
 	}
 }
@@ -119,7 +115,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 		close(s.met)
 		return nil
 	case !met:
-		return protocolError("the peer has not said hello")
+		return wire.ProtocolError("the peer has not said hello")
 	case f.Kind == wire.KindDrain:
 		last, err := wire.ParseDrain(f.Body)
 		if err != nil {
@@ -135,7 +131,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 	case f.Kind.Ignorable():
 		return nil
 	}
-	return protocolError("a frame of kind %#x on the control stream", byte(f.Kind))
+	return wire.ProtocolError("a frame of kind %#x on the control stream", byte(f.Kind))
 }
 
 // handleDone handles the end of the peer's control stream: the peer leaves, and no call of it is

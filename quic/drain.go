@@ -131,7 +131,7 @@ func (s *session) handlePong(data [8]byte) error {
 	defer s.mu.Unlock()
 	d := &s.drain
 	if d.announced.IsZero() || d.answered {
-		return protocolError("the peer answers what was not asked")
+		return wire.ProtocolError("the peer answers what was not asked")
 	}
 	d.answered, d.awaited = true, binary.LittleEndian.Uint64(data[:])
 	s.refuseAfterLast()
@@ -148,7 +148,7 @@ func (s *session) handleDrain(last uint64) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
 		s.mu.Unlock()
-		return protocolError("the peer drains twice")
+		return wire.ProtocolError("the peer drains twice")
 	}
 	d.takes = last
 	s.refuse(reason)

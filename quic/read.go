@@ -87,12 +87,12 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	r := &st.input
 	switch {
 	case f.Stream != 1 && !f.Kind.Ignorable():
-		return rc, n, false, protocolError("a frame has the stream %d", f.Stream)
+		return rc, n, false, wire.ProtocolError("a frame has the stream %d", f.Stream)
 	case f.Kind == wire.KindPart:
 		return rc, n, false, st.part(f.Body)
 	case f.Kind.Stream():
 	case r.parts != nil:
-		return rc, n, false, protocolError("another frame comes between the parts of a block")
+		return rc, n, false, wire.ProtocolError("another frame comes between the parts of a block")
 	case f.Kind == wire.KindReset:
 		code, text, err := wire.ParseReset(f.Body)
 		if err != nil {
@@ -104,9 +104,9 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	case f.Kind.Ignorable():
 		return rc, n, false, nil
 	default:
-		return rc, n, false, protocolError("a frame of kind %#x", byte(f.Kind))
+		return rc, n, false, wire.ProtocolError("a frame of kind %#x", byte(f.Kind))
 	}
-	d := wire.Decoder{Block: st.session.maxHeaderBytes, Recent: st.session.recent.Load()}
+	d := wire.Decoder{Block: st.session.maxHeaderBytes}
 	var before []byte
 	if r.parts != nil {
 		before = r.parts.B
@@ -128,7 +128,7 @@ func (st *stream) part(body []byte) error {
 	}
 	n := len(r.parts.B) + len(body)
 	if limit := st.session.maxHeaderBytes; n > limit {
-		return protocolError("a block is larger than the %d bytes that were said to be taken", limit)
+		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", limit)
 	}
 	if n > cap(r.parts.B) {
 		r.parts = r.parts.Grow(max(n, 2*len(r.parts.B)))
@@ -150,9 +150,8 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 			st.skip(n)
 			continue
 		case rc.Open == nil:
-			return nil, protocolError("a call begins without a head")
+			return nil, wire.ProtocolError("a call begins without a head")
 		}
-		st.session.remember(rc.Open.Profile)
 		if rc.Timeout > 0 {
 			rc.Open.Deadline = time.Now().Add(rc.Timeout)
 		}
@@ -163,23 +162,13 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 	}
 }
 
-// maxRecent bounds the strings of the profile that a session keeps, in bytes.
-const maxRecent = 4 << 10
-
-// remember keeps p for calls with the same profile.
-func (s *session) remember(p *link.Profile) {
-	if p != s.recent.Load() && len(p.Authority)+len(p.UserAgent)+len(p.ContentSubtype)+len(p.Encoding)+len(p.Accept) <= maxRecent {
-		s.recent.Store(p)
-	}
-}
-
 // next reads the next frame, and delivers it. It returns false if no more frames follow, or after
 // an error, with which it ends the call.
 func (st *stream) next() bool {
 	rc, n, ok, err := st.step()
 	if ok {
 		if rc.Open != nil {
-			err = protocolError("a call has two heads")
+			err = wire.ProtocolError("a call has two heads")
 		} else {
 			err = st.deliver(&rc)
 		}

@@ -41,18 +41,17 @@ type session struct {
 	peer     *link.Peer
 	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
 
-	met        chan struct{}                // closed when the peer's HELLO has arrived
-	done       chan struct{}                // closed when no new calls are made
-	metOrDone  chan struct{}                // closed with the first of these; guarded by mu
-	over       chan struct{}                // closed when all calls have ended
-	closed     chan struct{}                // closed when the connection is closed and Gone was called
-	drained    chan struct{}                // closed when no more calls of the peer are accepted
-	answered   atomic.Bool                  // the peer has answered one of our calls
-	recent     atomic.Pointer[link.Profile] // of the peer's last call
-	held       atomic.Int64                 // bytes of messages that wait to be received, on all calls
-	taken      atomic.Int64                 // bytes of large replies that quic-go has put into packets
-	peerDrains atomic.Bool                  // the peer takes no more calls
-	keeper     encoded.Keeper               // of messages that arrive
+	met        chan struct{}  // closed when the peer's HELLO has arrived
+	done       chan struct{}  // closed when no new calls are made
+	metOrDone  chan struct{}  // closed with the first of these; guarded by mu
+	over       chan struct{}  // closed when all calls have ended
+	closed     chan struct{}  // closed when the connection is closed and Gone was called
+	drained    chan struct{}  // closed when no more calls of the peer are accepted
+	answered   atomic.Bool    // the peer has answered one of our calls
+	held       atomic.Int64   // bytes of messages that wait to be received, on all calls
+	taken      atomic.Int64   // bytes of large replies that quic-go has put into packets
+	peerDrains atomic.Bool    // the peer takes no more calls
+	keeper     encoded.Keeper // of messages that arrive
 	counted    counters.Session
 
 	mu       sync.Mutex

@@ -10,9 +10,9 @@
 //     itself into the addresses of SubConns. See policy.go.
 //   - Credentials, whose handshake finds out what the server speaks, and opens a session if that is
 //     nearcall's protocol. See handshake.go.
-//   - A carrier, which grpc-go gets in place of such a connection. The SubConn is ready while its
+//   - A connection that grpc-go gets in place of such a connection. The SubConn is ready while its
 //     session takes calls, and the few calls that grpc-go makes itself, such as health checks, go over
-//     the session as well. See carrier.go.
+//     the session as well. See sessionconn.go.
 //   - A session for servers that speak only gRPC. grpc-go makes its calls, on the SubConn that was
 //     picked. See pinned.go.
 package balance
@@ -21,7 +21,7 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,14 +169,8 @@ func (c *Channel) leave(s link.Session) {
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		open := c.retired[:0]
-		for _, r := range c.retired {
-			if !link.IsClosed(r.Ended()) {
-				open = append(open, r)
-			}
-		}
-		clear(c.retired[len(open):])
-		c.retired = append(open, s)
+		ended := func(r link.Session) bool { return link.IsClosed(r.Ended()) }
+		c.retired = append(slices.DeleteFunc(c.retired, ended), s)
 	}
 	c.mu.Unlock()
 	if closed {
@@ -317,13 +311,4 @@ func (c *Channel) interceptStream(ctx context.Context, desc *grpc.StreamDesc, _ 
 		return stream(ctx, desc, c.conn, method, opts...)
 	}
 	return c.cfg.Calls.NewStream(ctx, desc, method, opts...)
-}
-
-// schemeOf returns the scheme of a target as grpc-go sees it, in lower case, or "".
-func schemeOf(target string) string {
-	scheme, _, found := strings.Cut(target, ":")
-	if !found {
-		return ""
-	}
-	return strings.ToLower(scheme)
 }

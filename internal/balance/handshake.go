@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
@@ -72,7 +73,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		if m.metadata != nil {
 			c.metadata = *m.metadata
 		}
-		return newCarrier(s, sc.begin(c)), s.Peer().AuthInfo, nil
+		return newSessionConn(s, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
 	c.pinned = true
@@ -106,4 +107,15 @@ type ending struct {
 func (c *ending) Close() error {
 	c.end()
 	return c.Conn.Close()
+}
+
+// A readier is a connection that can wait for something to read. grpc-go knows the method.
+type readier interface {
+	ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error)
+}
+
+// A readyEnding is an ending connection that is a readier.
+type readyEnding struct {
+	*ending
+	readier
 }

@@ -32,7 +32,7 @@ type pinned struct {
 //     expects of policies. Any other picker may stay for ever, so the call ends.
 //   - grpc-go makes the call only over the connection that was picked, as long as the picker can tell:
 //     a server that the SubConn has connected to since may be nearcall. If the connection is replaced
-//     after that, before grpc-go takes it, the call goes to that server all the same, over the carrier.
+//     after that, before grpc-go takes it, the call goes to that server all the same, over the sessionConn.
 //   - A call whose pin has ended it was not sent, or was refused, and the channel picks for it again. It
 //     asks grpc-go for that, so it does not get the picker that has just been replaced, time and again.
 type pin struct {

@@ -45,10 +45,10 @@ func (w wrapper) Name() string { return fmt.Sprint(wrapperPrefix, int(w)) }
 
 const wrapperPrefix = "nearcall_wrapper_"
 
-var given struct {
+var given = struct {
 	sync.Mutex
 	to map[string]wrapper // by the policy's name
-}
+}{to: make(map[string]wrapper)}
 
 // wrapperOf returns the wrapper of a policy. If there are more policies than wrappers, some share
 // one, and grpc-go does not switch gracefully between these.
@@ -57,9 +57,6 @@ func wrapperOf(policy string) wrapper {
 	defer given.Unlock()
 	w, ok := given.to[policy]
 	if !ok {
-		if given.to == nil {
-			given.to = make(map[string]wrapper)
-		}
 		w = wrapper(len(given.to) % wrappers)
 		given.to[policy] = w
 	}

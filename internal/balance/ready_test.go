@@ -27,11 +27,11 @@ func (p *countingPool) Put(b *[]byte) {
 	p.BufferPool.Put(b)
 }
 
-// TestAQuietCarrierHasNoBuffer: grpc-go's transport has none of 32 KiB for each of them.
-func TestAQuietCarrierHasNoBuffer(t *testing.T) {
+// TestAQuietSessionConnHasNoBuffer: grpc-go's transport has none of 32 KiB for each of them.
+func TestAQuietSessionConnHasNoBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := grpcgo.NewSession(nil, "quiet", "quiet", link.Peer{}, func() {})
-		c := newCarrier(s, func() {})
+		c := newSessionConn(s, func() {})
 		pool := &countingPool{BufferPool: mem.NopBufferPool{}}
 		read := make(chan error, 1)
 		next := func() {

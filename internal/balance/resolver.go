@@ -18,7 +18,8 @@ func (c *Channel) resolvers() []resolver.Builder {
 	for _, b := range c.cfg.Resolvers {
 		all = append(all, wrappedBuilder{b, c})
 	}
-	for _, scheme := range []string{schemeOf(c.cfg.Target), "dns", resolver.GetDefaultScheme()} {
+	own, _, _ := strings.Cut(c.cfg.Target, ":")
+	for _, scheme := range []string{strings.ToLower(own), "dns", resolver.GetDefaultScheme()} {
 		if b := resolver.Get(scheme); b != nil {
 			all = append(all, wrappedBuilder{b, c})
 		}

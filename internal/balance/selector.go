@@ -3,6 +3,7 @@ package balance
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -39,17 +40,17 @@ func selectorOf(s resolver.State) *selector {
 		return &selector{}
 	}
 	info, config := choose.Type().In(0), choose.Type().Out(0)
-	for _, f := range []string{"Context", "Method", "Authority"} {
-		if _, ok := info.FieldByName(f); !ok {
-			return &selector{}
-		}
-	}
-	for _, f := range []string{"Context", "MethodConfig", "OnCommitted", "Interceptor"} {
-		if _, ok := config.Elem().FieldByName(f); !ok {
-			return &selector{}
-		}
+	if !hasFields(info, "Context", "Method", "Authority") || !hasFields(config.Elem(), "Context", "MethodConfig", "OnCommitted", "Interceptor") {
+		return &selector{}
 	}
 	return &selector{choose: choose, info: info}
+}
+
+func hasFields(t reflect.Type, names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		_, ok := t.FieldByName(name)
+		return !ok
+	})
 }
 
 // selectorIn returns the value of the attribute with which grpc-go passes a config selector.

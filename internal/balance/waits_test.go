@@ -123,8 +123,8 @@ func (h holder) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutput
 	return h.hold(s.Context())
 }
 
-// waits returns all places where calls wait. The other waits of the package are those of a carrier, for which
-// TestAllWaitsOfCarriersEnd has rows, the handshake, which ends with the context that grpc-go gives it, and
+// waits returns all places where calls wait. The other waits of the package are those of a sessionConn, for which
+// TestAllWaitsOfSessionConnsEnd has rows, the handshake, which ends with the context that grpc-go gives it, and
 // the replacement of a config selector, which waits for SelectConfig alone. No lock is held during a wait.
 func waits() map[string]wait {
 	blocked := func(function string) func(*testing.T, *waiting) {

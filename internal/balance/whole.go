@@ -3,6 +3,7 @@ package balance
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -11,7 +12,7 @@ import (
 )
 
 // whole makes calls with grpc-go as a whole: retries, deadlines and HTTP filters are grpc-go's. Their
-// messages go through carriers and over the sessions.
+// messages go over the sessions, through the sessionConns.
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls
@@ -64,12 +65,7 @@ func (cs allCreds) GetRequestMetadata(ctx context.Context, uri ...string) (map[s
 
 // RequireTransportSecurity implements [credentials.PerRPCCredentials].
 func (cs allCreds) RequireTransportSecurity() bool {
-	for _, c := range cs {
-		if c.RequireTransportSecurity() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(cs, credentials.PerRPCCredentials.RequireTransportSecurity)
 }
 
 // wholeStats returns a handler that reports only whole calls to h: the channel reports its own, and

@@ -11,7 +11,7 @@ import (
 
 // An admission decides which calls of one session may run, which wait, and which are refused. A
 // call needs one of the session's places to run, and gives it back when its handler has
-// returned. At the limit calls wait in first-come order, each with a ticket. Where a call
+// returned. At the limit calls wait in first-come order, each as a queuedCall. Where a call
 // waits depends on its session:
 //
 //   - A caller in this process waits itself, before it makes the call: see admit.
@@ -26,9 +26,9 @@ import (
 //
 // Invariants, under mu:
 //   - Each running call has a place. So has each call that got a place and has not begun to run.
-//   - While tickets are queued, all places are taken, and new calls are not refused. A place
-//     that is given back goes to the first ticket.
-//   - A ticket that leaves the queue is decided, and its parker then gets exactly one token, unless
+//   - While calls are queued, all places are taken, and new calls are not refused. A place
+//     that is given back goes to the first of them.
+//   - A queuedCall that leaves the queue is decided, and its parker then gets exactly one token, unless
 //     its call gave up.
 //   - onIdle is called, one time, as soon as new calls are refused, no call runs, and each call that
 //     waited on the server's side knows that it is refused.
@@ -43,14 +43,14 @@ type admission struct {
 	// Guarded by mu.
 	running   []*serverCall // each at its index
 	taken     int           // places
-	queue     list.List     // of *ticket; many can leave it at once when their deadlines pass
+	queue     list.List     // of *queuedCall; many can leave it at once when their deadlines pass
 	undecided int           // calls that waited on this side and do not run or know a refusal yet
 	refusal   error         // why new calls are refused; nil if they are not
 	isIdle    bool          // onIdle was called
 }
 
-// A ticket stands for a call that waits for a place.
-type ticket struct {
+// A queuedCall is a call that waits for a place.
+type queuedCall struct {
 	admission *admission
 	waiter    wait.Waiter
 	parker    wait.Parker
@@ -59,9 +59,9 @@ type ticket struct {
 	refused   error // why it was refused
 }
 
-// queueLocked returns a ticket at the end of the queue, for a call that waits with w.
-func (a *admission) queueLocked(w wait.Waiter) *ticket {
-	t := &ticket{admission: a, waiter: w, parker: w.Parker()}
+// queueLocked queues a call that waits with w.
+func (a *admission) queueLocked(w wait.Waiter) *queuedCall {
+	t := &queuedCall{admission: a, waiter: w, parker: w.Parker()}
 	t.queued = a.queue.PushBack(t)
 	return t
 }
@@ -93,8 +93,8 @@ func (a *admission) takeLocked() error {
 	return a.refusal
 }
 
-// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused.
-func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
+// enterLocked makes c a running call, or queues it for a place, or returns why c is refused.
+func (a *admission) enterLocked(c *serverCall) (*queuedCall, error) {
 	if a.ahead {
 		return nil, a.beginLocked(c)
 	}
@@ -146,7 +146,7 @@ func (a *admission) giveBackLocked() wait.Parker {
 		a.taken--
 		return nil
 	}
-	t := a.queue.Remove(first).(*ticket)
+	t := a.queue.Remove(first).(*queuedCall)
 	t.decided = true
 	return t.parker
 }
@@ -169,7 +169,7 @@ func (a *admission) giveBackAhead() {
 
 // wait waits until the queued t has a place. It returns t.refused, which is nil if t has a place,
 // or ctx's error if t gives up.
-func (a *admission) wait(ctx context.Context, t *ticket) error {
+func (a *admission) wait(ctx context.Context, t *queuedCall) error {
 	defer t.waiter.Release(t.parker)
 	stop := wait.OnAbandon(t.waiter, t)
 	err := t.parker.Park(ctx)
@@ -185,7 +185,7 @@ func (a *admission) wait(ctx context.Context, t *ticket) error {
 
 // giveUp removes t from the queue, or gives back the place that it has got. It reports whether t was
 // decided before.
-func (t *ticket) giveUp() (decided bool) {
+func (t *queuedCall) giveUp() (decided bool) {
 	a := t.admission
 	a.mu.Lock()
 	var next wait.Parker
@@ -201,9 +201,9 @@ func (t *ticket) giveUp() (decided bool) {
 }
 
 // Abandoned implements [wait.Abandoned].
-func (t *ticket) Abandoned() { t.giveUp() }
+func (t *queuedCall) Abandoned() { t.giveUp() }
 
-// decide records that a call with a ticket from enterLocked runs, has ended or knows that it is
+// decide records that a call that enterLocked has queued runs, has ended or knows that it is
 // refused.
 func (a *admission) decide() {
 	a.mu.Lock()
@@ -217,7 +217,7 @@ func (a *admission) refuseLocked(reason error) {
 	if a.refusal == nil {
 		a.refusal = reason
 		for a.queue.Len() > 0 {
-			t := a.queue.Remove(a.queue.Front()).(*ticket)
+			t := a.queue.Remove(a.queue.Front()).(*queuedCall)
 			t.decided, t.refused = true, reason
 			t.parker.Unpark()
 		}

@@ -16,8 +16,8 @@ import (
 // all that a call needs above the stream, and all that stays in memory if the handler keeps its
 // context. For a streaming method it is part of a serverStream.
 //
-// Invariant: the goroutine that runs the call uses the carrier until it calls leave. Others use
-// it between use and unuse. Once the carrier is freed, nobody uses it.
+// Invariant: the goroutine that runs the call uses the transport stream until it calls leave. Others use
+// it between use and unuse. Once the transport stream is freed, nobody uses it.
 type carried struct {
 	call   serverCall
 	stream *serverStream // nil for a unary method
@@ -28,9 +28,9 @@ type carried struct {
 	end      link.End // how the call was ended
 
 	// Guarded by call.mu.
-	carrier link.Stream // nil once it was freed
-	uses    int         // how many other goroutines use carrier
-	left    bool        // the goroutine that ran the call has called leave
+	transportStream link.Stream // nil once it was freed
+	uses            int         // how many other goroutines use transportStream
+	left            bool        // the goroutine that ran the call has called leave
 
 	// Used only by the goroutine that receives.
 	recvOnce bool // a message was received
@@ -48,11 +48,11 @@ func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *ca
 		r = new(carried)
 	}
 	r.call.init(c, m, o)
-	r.carrier, r.call.carried = s, r
+	r.transportStream, r.call.carried = s, r
 	return r
 }
 
-// use reports whether the carrier may be used until unuse is called.
+// use reports whether the transport stream may be used until unuse is called.
 func (r *carried) use() bool {
 	r.call.mu.Lock()
 	defer r.call.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *carried) unuse() {
 	r.freeUnused()
 }
 
-// leave records that the goroutine that has run the call no longer uses the carrier. The call has
+// leave records that the goroutine that has run the call no longer uses the transport stream. The call has
 // ended.
 func (r *carried) leave() {
 	r.call.mu.Lock()
@@ -77,14 +77,14 @@ func (r *carried) leave() {
 	r.freeUnused()
 }
 
-// freeUnused frees the carrier if nobody uses it. Called with call.mu held, which it releases.
+// freeUnused frees the transport stream if nobody uses it. Called with call.mu held, which it releases.
 func (r *carried) freeUnused() {
 	if !r.left || r.uses > 0 {
 		r.call.mu.Unlock()
 		return
 	}
-	f, ok := r.carrier.(link.Freer)
-	r.carrier = nil
+	f, ok := r.transportStream.(link.Freer)
+	r.transportStream = nil
 	r.call.mu.Unlock()
 	if ok {
 		f.Free()
@@ -94,7 +94,7 @@ func (r *carried) freeUnused() {
 // abort ends the call for reason, on both sides, unless it has ended.
 func (r *carried) abort(reason error) {
 	if r.use() {
-		r.carrier.Abort(reason)
+		r.transportStream.Abort(reason)
 		r.unuse()
 	}
 }
@@ -147,14 +147,14 @@ func (r *carried) next(m any, f *link.Frame) error {
 		return io.EOF
 	}
 	if err := c.Err(); err != nil {
-		r.carrier.Abort(err)
+		r.transportStream.Abort(err)
 	}
 	f.Sink = link.Sink{Dst: wanted(m), Codec: codec.Until(r.codec, c), Limit: c.maxRecv()}
 	if c.conn.peer.Local {
 		f.Compressor = c.open.Encoding
 	}
 	for {
-		err := r.carrier.Recv(f)
+		err := r.transportStream.Recv(f)
 		r.recvEnd = f.EndSend
 		if err != nil {
 			f.Dst = nil

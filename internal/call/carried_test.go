@@ -43,7 +43,7 @@ func (s *freeable) enter() {
 
 func (s *freeable) check() {
 	if s.freed.Load() > 0 {
-		s.t.Error("the carrier is used after it was freed")
+		s.t.Error("the transport stream is used after it was freed")
 	}
 }
 
@@ -81,7 +81,7 @@ func calls(t *testing.T, d *grpc.ServiceDesc, method string, s link.Stream) *ser
 	return c
 }
 
-// The carrier of a unary call is freed once, when the handler has returned. That of a stream is
+// The transport stream of a unary call is freed once, when the handler has returned. That of a stream is
 // not: its handler may have kept the stream. Nor is it after a handler that has exited.
 func TestTheCarrierOfAUnaryCallIsFreed(t *testing.T) {
 	receives := func(k kept) (any, error) { return new(message), k.dec(new(message)) }
@@ -109,7 +109,7 @@ func TestTheCarrierOfAUnaryCallIsFreed(t *testing.T) {
 	}
 }
 
-// What a handler has kept does not reach the carrier after the call.
+// What a handler has kept does not reach the transport stream after the call.
 func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &freeable{t: t}
@@ -117,7 +117,7 @@ func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 		c := calls(t, keeping(func(got kept) (any, error) { k = got; return new(message), nil }), unaryMethod, s)
 		synctest.Wait()
 		if s.freed.Load() != 1 {
-			t.Fatal("the carrier was not freed")
+			t.Fatal("the transport stream was not freed")
 		}
 		if err := k.dec(new(message)); status.Code(err) != codes.Canceled {
 			t.Errorf("to receive the request fails with %v, want Canceled", err)
@@ -138,7 +138,7 @@ func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 	})
 }
 
-// A goroutine that still uses the carrier when the handler returns keeps it from being freed.
+// A goroutine that still uses the transport stream when the handler returns keeps it from being freed.
 func TestTheCarrierIsFreedWhenTheLastUserHasFinished(t *testing.T) {
 	for name, use := range map[string]func(kept, *serverConn){
 		"the decoder": func(k kept, _ *serverConn) { _ = k.dec(new(message)) },
@@ -157,17 +157,17 @@ func TestTheCarrierIsFreedWhenTheLastUserHasFinished(t *testing.T) {
 				go use(<-got, c)
 				synctest.Wait()
 				if s.inside.Load() != 1 {
-					t.Fatal("the carrier is not used")
+					t.Fatal("the transport stream is not used")
 				}
 				close(returns)
 				synctest.Wait()
 				if s.freed.Load() != 0 {
-					t.Error("the carrier was freed while it was used")
+					t.Error("the transport stream was freed while it was used")
 				}
 				close(s.block)
 				synctest.Wait()
 				if s.freed.Load() != 1 {
-					t.Errorf("the carrier was freed %d times, want once", s.freed.Load())
+					t.Errorf("the transport stream was freed %d times, want once", s.freed.Load())
 				}
 			})
 		})

@@ -222,7 +222,7 @@ func newCall(peer *link.Peer) *link.UnaryCall {
 		link.UnaryCall
 		callee serverCall
 	})
-	both.SetCallee(&both.callee)
+	both.Callee = &both.callee
 	return &both.UnaryCall
 }
 

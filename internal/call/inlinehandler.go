@@ -27,13 +27,13 @@ type inlineCalls struct {
 	ended bool
 }
 
-// inlineStream returns c's carrier if c's handler may run inline there. Otherwise it returns nil.
+// inlineStream returns c's transport stream if c's handler may run inline there. Otherwise it returns nil.
 func (c *serverCall) inlineStream() link.InlineStream {
 	m, s := c.method, c.conn.server
 	if m.unary == nil || m.loop != nil || s.cfg.Placement == OnWorkers || s.labels {
 		return nil
 	}
-	l, ok := c.carried.carrier.(link.InlineStream)
+	l, ok := c.carried.transportStream.(link.InlineStream)
 	if !ok || !l.MayRunInline(m.handlerTime.expected()) {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (w *workers) checkInline() {
 	for _, c := range slow {
 		c.method.handlerTime.ran(inlineCheckTime) // before the goroutine reads more calls of the method
 		if r := c.carried; r.use() {
-			r.carrier.(link.InlineStream).Release()
+			r.transportStream.(link.InlineStream).Release()
 			r.unuse()
 		}
 	}

@@ -127,7 +127,7 @@ func (c *serverCall) run() {
 	}
 	returned = true
 	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave() // a streaming handler may have kept its stream, so its carrier is not freed
+		c.carried.leave() // a streaming handler may have kept its stream, so its transport stream is not freed
 	}
 }
 
@@ -257,7 +257,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	h := c.popHeader()
 	var err error
 	if c.carried == nil {
-		err = c.unary.SendHeader(h) // does not wait; mu is held so that no reply overtakes it
+		err = c.unary.Send(h, nil, nil) // does not wait; mu is held so that no reply overtakes it
 	}
 	c.mu.Unlock()
 	if c.carried != nil {

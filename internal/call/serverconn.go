@@ -109,7 +109,7 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 		c.admission.giveBackAhead()
 		return link.ErrNoCall
 	}
-	sc, ok := call.Callee().(*serverCall)
+	sc, ok := call.Callee.(*serverCall)
 	if !ok {
 		sc = new(serverCall)
 	}
@@ -125,7 +125,7 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	if caller == nil {
 		sc.startTimer()
 	}
-	call.SetCallee(sc)
+	call.Callee = sc
 	if !sc.askTap() {
 		return nil
 	}

@@ -101,7 +101,7 @@ func (s *serverStream) send(m any) (unsent bool, err error) {
 	}
 	f.Header = s.header()
 	header := f.Header
-	err = s.carrier.Send(f)
+	err = s.transportStream.Send(f)
 	if _, unsent = err.(*link.SendError); unsent {
 		c.restoreHeader(header)
 	} else {

@@ -132,11 +132,8 @@ func freeFrame(f *link.Frame) {
 // reply the end follows at once.
 func (c *serverCall) transmit(header metadata.MD, reply *link.Message, end *link.End) error {
 	r := c.carried
-	switch {
-	case r == nil && end != nil:
-		return c.unary.Finish(header, reply, *end)
-	case r == nil:
-		return c.unary.SendReply(header, reply)
+	if r == nil {
+		return c.unary.Send(header, reply, end)
 	}
 	f := frames.Get().(*link.Frame)
 	f.Header = header
@@ -147,7 +144,7 @@ func (c *serverCall) transmit(header metadata.MD, reply *link.Message, end *link
 		r.end = *end
 		f.End = &r.end
 	}
-	err := r.carrier.Send(f)
+	err := r.transportStream.Send(f)
 	freeFrame(f)
 	return err
 }

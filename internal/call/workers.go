@@ -104,9 +104,9 @@ func (w *workers) start(c *serverCall, l link.InlineStream) error {
 	return nil
 }
 
-// startWith is start for a call that waits with the ticket t. It ends c if c's context ends before
+// startWith is start for a call that waits as t. It ends c if c's context ends before
 // c has a place.
-func (w *workers) startWith(t *ticket, c *serverCall, l link.InlineStream) error {
+func (w *workers) startWith(t *queuedCall, c *serverCall, l link.InlineStream) error {
 	a := &c.conn.admission
 	err := a.wait(c, t)
 	switch {
@@ -227,7 +227,7 @@ func (w *workers) runQueued() {
 // error, c does not run.
 func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()
-	_, err := c.conn.admission.enterLocked(c) // never a ticket: the session is in process
+	_, err := c.conn.admission.enterLocked(c) // never queued: the session is in process
 	w.mu.Unlock()
 	switch {
 	case err != nil:
@@ -253,7 +253,7 @@ type loopJob serverCall
 func (j *loopJob) Run() {
 	c := (*serverCall)(j)
 	if c.carried != nil {
-		c.carried.carrier.SetWaiter(c.method.loop)
+		c.carried.transportStream.SetWaiter(c.method.loop)
 	}
 	c.run()
 	c.conn.server.workers.finished(c)

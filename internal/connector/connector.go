@@ -118,11 +118,10 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 	for {
 		c.mu.Lock()
 		c.noticeEnd()
-		state, failure, changed := c.state, c.failure, c.changed
-		if state == connectivity.Idle {
+		if c.state == connectivity.Idle {
 			c.startDialing()
-			state, failure, changed = c.state, c.failure, c.changed
 		}
+		state, failure, changed := c.state, c.failure, c.changed
 		c.mu.Unlock()
 		switch {
 		case state == connectivity.Ready:

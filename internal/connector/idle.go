@@ -66,14 +66,13 @@ func running(calls uint64) uint32 { return uint32(calls) }
 
 // idleFor returns how long there have been no calls, as far as the checks have seen.
 func (i *Idleness) idleFor(now time.Time) time.Duration {
-	if calls := i.calls.Load(); calls != i.seen || running(calls) > 0 {
-		i.seen, i.since = calls, now
+	if i.Active() {
+		i.since = now
 	}
 	return now.Sub(i.since)
 }
 
-// Active reports whether calls run, or have begun since Active was last called. It is for those who
-// use an Idleness without a connector.
+// Active reports whether calls run, or have begun since Active was last called.
 func (i *Idleness) Active() bool {
 	calls := i.calls.Load()
 	active := calls != i.seen || running(calls) > 0

@@ -1,8 +1,6 @@
 package encoded
 
 import (
-	"fmt"
-
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -46,28 +44,26 @@ func (in *Inbox[Extra]) Check(rc *wire.Received) error {
 	message := rc.Begins || rc.Goes
 	switch {
 	case rc.Header != nil && in.header:
-		return protocolError("the header of a call comes twice")
+		return wire.ProtocolError("the header of a call comes twice")
 	case rc.Header != nil && left > 0:
-		return protocolError("the header of a call comes within a message")
+		return wire.ProtocolError("the header of a call comes within a message")
 	case message && in.Closed:
-		return protocolError("a message comes after the end of sending")
+		return wire.ProtocolError("a message comes after the end of sending")
 	case message && rc.Begins == (left > 0):
-		return protocolError("the pieces of a message are out of order")
+		return wire.ProtocolError("the pieces of a message are out of order")
 	case rc.HalfClose && in.Closed:
-		return protocolError("the end of sending comes twice")
+		return wire.ProtocolError("the end of sending comes twice")
 	case (rc.HalfClose || rc.End != nil) && left > 0 && !message:
-		return protocolError("the end comes within a message")
+		return wire.ProtocolError("the end comes within a message")
 	}
 	if rc.Begins {
 		left = rc.Size
 	}
 	if n := len(rc.Data); message && !rc.Placed && (n > left || (n == left) == rc.More) {
-		return protocolError("the pieces of a message are not of its size")
+		return wire.ProtocolError("the pieces of a message are not of its size")
 	}
 	return nil
 }
-
-func protocolError(what string) error { return fmt.Errorf("%w: %s", wire.ErrProtocol, what) }
 
 // missing returns how many bytes of the last message are still to arrive.
 func (in *Inbox[Extra]) missing() int {

@@ -42,8 +42,12 @@ type UnaryCall struct {
 	Replied    bool        // a reply arrived; it is in Reply unless ReplyError is set
 	ReplySize  int         // of the reply's encoding, in bytes; 0 without a reply
 
+	// Callee is called when the caller leaves. The Acceptor sets it in HandleUnary, before it runs a
+	// handler. The caller may have set it before; the Acceptor then uses that Callee, so that both
+	// sides' state is one allocation.
+	Callee Callee
+
 	state   atomic.Uint32
-	callee  Callee
 	encoded *Message    // a reply that the caller decodes itself
 	parker  wait.Parker // the caller's; written before the waiting bit is set
 	reason  error       // why the call was aborted; written before the aborted bit
@@ -70,14 +74,6 @@ const (
 )
 
 const gone = leaving | aborting | aborted | ended
-
-// SetCallee sets the Callee to call when the caller leaves. The Acceptor calls it in HandleUnary,
-// before it runs a handler. The caller may have set a Callee before, which the Acceptor then
-// uses, so that both sides' state is one allocation.
-func (c *UnaryCall) SetCallee(callee Callee) { c.callee = callee }
-
-// Callee returns the Callee that SetCallee set.
-func (c *UnaryCall) Callee() Callee { return c.callee }
 
 func (c *UnaryCall) claim() bool {
 	for {
@@ -140,32 +136,13 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	return m.freeze() // runs no user code: the caller has encoded what needs it
 }
 
-// SendHeader delivers the header. The callee must not modify md afterwards.
-func (c *UnaryCall) SendHeader(md metadata.MD) error {
-	if !c.claim() {
-		return ErrLeft
-	}
-	c.Header = md
-	c.release(0)
-	return nil
-}
-
-// Finish ends the call with end and, unless they are nil, with header and reply. The
-// callee must not modify header or trailer afterwards.
+// Send sends those of header, reply and end that are not nil. The end ends the call. The callee must
+// not modify header or trailer afterwards.
 //
-// Finish returns ErrLeft if the caller has left. It returns a *SendError if reply
+// Send returns ErrLeft if the caller has left. It returns a *SendError if reply
 // cannot be encoded; then the caller has seen nothing, and the call has not ended.
 // A reply that the caller cannot decode is no error here: it becomes ReplyError.
-func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
-	return c.send(header, reply, &end)
-}
-
-// SendReply is Finish without an end: the call goes on.
-func (c *UnaryCall) SendReply(header metadata.MD, reply *Message) error {
-	return c.send(header, reply, nil)
-}
-
-func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
+func (c *UnaryCall) Send(header metadata.MD, reply *Message, end *End) error {
 	if ok, err := c.sendCopy(header, reply, nil, end); ok || err != nil {
 		return err
 	}
@@ -179,7 +156,7 @@ func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
 	return err
 }
 
-// sendCopy does the work of send, either for a reply that it copies or for an encoded one, which
+// sendCopy does the work of Send, either for a reply that it copies or for an encoded one, which
 // the call keeps. If ok is false and err is nil, reply cannot be copied, and the caller has seen
 // nothing.
 func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *End) (ok bool, err error) {
@@ -297,7 +274,7 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 			case s&aborted != 0:
 				return w, c.reason
 			case s&leaving != 0:
-				c.callee.Aborted(left)
+				c.Callee.Aborted(left)
 				return w, left
 			}
 		}
@@ -315,10 +292,8 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 		stop := wait.OnAbandon(w, c)
 		err := c.parker.Park(ctx)
 		stop()
-		if err != nil {
-			if c.stopWaiting() {
-				left = ContextEnd(err)
-			}
+		if err != nil && c.stopWaiting() {
+			left = ContextEnd(err)
 		}
 	}
 }
@@ -350,7 +325,7 @@ func (c *UnaryCall) Abandoned() {
 			return
 		}
 		if c.state.CompareAndSwap(s, s&^waiting|leaving) {
-			c.callee.Aborted(context.Canceled)
+			c.Callee.Aborted(context.Canceled)
 			return
 		}
 	}

@@ -39,7 +39,7 @@ func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, d
 	}
 	call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Codec: c, Request: &bytes, Reply: dst, Limit: 100}
 	call.Caller = ctx
-	call.SetCallee(who)
+	call.Callee = who
 	return call
 }
 
@@ -61,11 +61,11 @@ func TestLeavingWaitsForNoCodec(t *testing.T) {
 		}, nil},
 		"Finish": {false, func(call *link.UnaryCall, u *user) error {
 			m := link.Live(wrapperspb.String("answer"), u)
-			return call.Finish(nil, &m, link.End{})
+			return call.Send(nil, &m, &link.End{})
 		}, link.ErrLeft},
 		"Finish, after it could not copy": {true, func(call *link.UnaryCall, u *user) error {
 			m := link.Live(wrapperspb.String("answer"), u)
-			return call.Finish(nil, &m, link.End{})
+			return call.Send(nil, &m, &link.End{})
 		}, link.ErrLeft},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestACodecRunsOnItsOwnSide(t *testing.T) {
 			t.Errorf("Take: %q, %v", asked.Value, err)
 		}
 		m := link.Live(wrapperspb.String("answer"), u)
-		if err := errors.Join(call.SendReply(nil, &m), call.Finish(nil, nil, link.End{})); err != nil {
+		if err := errors.Join(call.Send(nil, &m, nil), call.Send(nil, nil, &link.End{})); err != nil {
 			t.Errorf("SendReply and Finish: %v", err)
 		}
 		u.hold = note(&caller)
@@ -135,7 +135,7 @@ func TestPanicOfACodecEndsNoCall(t *testing.T) {
 			"Take": func() { _ = call.Take(&link.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}) },
 			"Finish": func() {
 				m := link.Live(wrapperspb.String("answer"), u)
-				_ = call.Finish(nil, &m, link.End{})
+				_ = call.Send(nil, &m, &link.End{})
 			},
 		} {
 			func() {
@@ -147,7 +147,7 @@ func TestPanicOfACodecEndsNoCall(t *testing.T) {
 				f()
 			}()
 		}
-		if err := call.Finish(nil, reply("another"), link.End{}); err != nil {
+		if err := call.Send(nil, reply("another"), &link.End{}); err != nil {
 			t.Errorf("Finish returns %v", err)
 		}
 		u.hold = func(string) {}
@@ -165,14 +165,14 @@ func TestLeavingAfterTheReplyFreesIt(t *testing.T) {
 	freed := make(pool, 1)
 	buf := make([]byte, 4096) // smaller ones are not pooled
 	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&buf, freed)})
-	if err := call.SendReply(nil, &m); err != nil {
+	if err := call.Send(nil, &m, nil); err != nil {
 		t.Errorf("SendReply returns %v", err)
 	}
 	m.Free()
 	if err := call.Wait(&checked{t: t}); err != context.Canceled || got.Value != "the caller's" || len(freed) != 1 {
 		t.Errorf("Wait returns %v, the caller has %q, %d buffers are freed", err, got.Value, len(freed))
 	}
-	if err := call.Finish(nil, nil, link.End{}); err != link.ErrLeft {
+	if err := call.Send(nil, nil, &link.End{}); err != link.ErrLeft {
 		t.Errorf("Finish returns %v, want ErrLeft", err)
 	}
 }

@@ -43,8 +43,8 @@ func (a *attempt) handle() {
 	if errs[0] == nil && asked.Value != "question" {
 		a.Errorf("the request was %q", asked.Value)
 	}
-	errs = append(errs, a.call.SendHeader(metadata.MD{"h": {"1"}}))
-	a.finished = a.call.Finish(nil, reply("answer"), link.End{Trailer: metadata.MD{"t": {"1"}}})
+	errs = append(errs, a.call.Send(metadata.MD{"h": {"1"}}, nil, nil))
+	a.finished = a.call.Send(nil, reply("answer"), &link.End{Trailer: metadata.MD{"t": {"1"}}})
 	errs = append(errs, a.finished)
 	for i, err := range errs {
 		if err != nil && err != link.ErrLeft || i > 0 && errs[i-1] != nil && err == nil {

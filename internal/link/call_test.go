@@ -63,7 +63,7 @@ func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.Stri
 		Limit:      1 << 20,
 	}
 	call.Caller = ctx
-	call.SetCallee(c)
+	call.Callee = c
 	return call
 }
 
@@ -88,8 +88,8 @@ func TestCallBringsItsResult(t *testing.T) {
 			t.Errorf("Take: %q, %v", asked.Value, err)
 		}
 		for _, err := range []error{
-			call.SendHeader(metadata.MD{"h": {"1"}}),
-			call.Finish(nil, reply("answer"), link.End{Status: status.New(codes.DataLoss, "but"), Trailer: metadata.MD{"t": {"2"}}}),
+			call.Send(metadata.MD{"h": {"1"}}, nil, nil),
+			call.Send(nil, reply("answer"), &link.End{Status: status.New(codes.DataLoss, "but"), Trailer: metadata.MD{"t": {"2"}}}),
 		} {
 			if err != nil {
 				t.Error(err)
@@ -122,7 +122,7 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 	}{
 		"left":    {cancelled, func(*link.UnaryCall) {}, context.Canceled, 1},
 		"aborted": {context.Background(), func(call *link.UnaryCall) { call.Abort(errStop); call.Abort(errors.New("later")) }, errStop, 0},
-		"ended":   {context.Background(), func(call *link.UnaryCall) { _ = call.Finish(nil, nil, link.End{}) }, nil, 0},
+		"ended":   {context.Background(), func(call *link.UnaryCall) { _ = call.Send(nil, nil, &link.End{}) }, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who := &callee{}
@@ -137,10 +137,10 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 			}
 			to := sink(new(wrapperspb.StringValue))
 			for what, err := range map[string]error{
-				"Take":       call.Take(&to),
-				"SendHeader": call.SendHeader(metadata.MD{}),
-				"SendReply":  call.SendReply(metadata.MD{}, reply("late")),
-				"Finish":     call.Finish(metadata.MD{}, reply("late"), link.End{}),
+				"Take":     call.Take(&to),
+				"a header": call.Send(metadata.MD{}, nil, nil),
+				"a reply":  call.Send(metadata.MD{}, reply("late"), nil),
+				"the end":  call.Send(metadata.MD{}, reply("late"), &link.End{}),
 			} {
 				if err != link.ErrLeft {
 					t.Errorf("%s returns %v, want ErrLeft", what, err)
@@ -174,20 +174,20 @@ func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
 	})
 	t.Run("reply that cannot be encoded", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
-		if err := call.Finish(metadata.MD{}, reply("\xff"), link.End{}); !errors.As(err, &send) {
+		if err := call.Send(metadata.MD{}, reply("\xff"), &link.End{}); !errors.As(err, &send) {
 			t.Errorf("Finish returns %v, want a SendError", err)
 		}
 		if call.Replied || call.ReplyError != nil || call.Header != nil {
 			t.Error("the caller has seen it")
 		}
-		if err := call.Finish(nil, reply("another"), link.End{}); err != nil || !call.Replied {
+		if err := call.Send(nil, reply("another"), &link.End{}); err != nil || !call.Replied {
 			t.Errorf("after that the call has ended: %v", err)
 		}
 	})
 	t.Run("reply that is too large", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
 		call.Limit = 3
-		if err := call.Finish(nil, reply("answer"), link.End{}); err != nil {
+		if err := call.Send(nil, reply("answer"), &link.End{}); err != nil {
 			t.Errorf("Finish returns %v: that is the caller's affair", err)
 		}
 		if !call.Replied || !errors.As(call.ReplyError, &recv) {
@@ -254,7 +254,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	newCall := func(dst *string) *link.UnaryCall {
 		call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Reply: dst, Codec: textCodec(), Limit: 10}
 		call.Caller = t.Context()
-		call.SetCallee(&callee{})
+		call.Callee = &callee{}
 		return call
 	}
 	for name, c := range map[string]struct {
@@ -268,7 +268,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got string
 			call := newCall(&got)
-			if err := call.Finish(nil, text(c.reply), link.End{}); err != nil {
+			if err := call.Send(nil, text(c.reply), &link.End{}); err != nil {
 				t.Error(err)
 			}
 			if got != "" {
@@ -286,7 +286,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	t.Run("never encoded", func(t *testing.T) {
 		call := newCall(new(string))
 		var send *link.SendError
-		if err := call.Finish(nil, text("unspeakable"), link.End{}); !errors.As(err, &send) || call.Replied {
+		if err := call.Send(nil, text("unspeakable"), &link.End{}); !errors.As(err, &send) || call.Replied {
 			t.Errorf("Finish returns %v, want a SendError", err)
 		}
 	})
@@ -297,7 +297,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		if err := call.Wait(&checked{t: t}); err != context.Canceled {
 			t.Errorf("Wait returns %v", err)
 		}
-		if err := call.Finish(nil, text("hello"), link.End{}); err != link.ErrLeft || got != "" {
+		if err := call.Send(nil, text("hello"), &link.End{}); err != link.ErrLeft || got != "" {
 			t.Errorf("Finish returns %v, and the caller has %q", err, got)
 		}
 	})
@@ -314,7 +314,7 @@ func TestClaimsMayOverlap(t *testing.T) {
 			_ = call.Take(&to)
 		}()
 		<-s.begun
-		if err := call.SendHeader(metadata.MD{"h": {"1"}}); err != nil {
+		if err := call.Send(metadata.MD{"h": {"1"}}, nil, nil); err != nil {
 			t.Errorf("SendHeader beside Take returns %v", err)
 		}
 		left := make(chan error, 1)
@@ -355,7 +355,7 @@ func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
 	to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: c, Limit: 100}
 	panics(func() { _ = call.Take(&to) })
 	m := link.Live(wrapperspb.String("answer"), c)
-	panics(func() { _ = call.Finish(nil, &m, link.End{}) })
+	panics(func() { _ = call.Send(nil, &m, &link.End{}) })
 	if err := call.Wait(&checked{t: t}); err != context.Canceled {
 		t.Errorf("Wait returns %v", err)
 	}

@@ -51,24 +51,17 @@ func (Connection) SetWriteDeadline(time.Time) error { return errNotYours }
 // withPort returns the address a if it has a host and a port. Otherwise it returns the address
 // with port 0 added. The address may be nil.
 func withPort(a net.Addr) net.Addr {
-	p := ported{network: "unknown"}
+	network, address := "unknown", ""
 	if a != nil {
-		p = ported{a.Network(), a.String()}
+		network, address = a.Network(), a.String()
 	}
-	if _, port, err := net.SplitHostPort(p.address); err == nil {
+	if _, port, err := net.SplitHostPort(address); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
 			return a
 		}
 	}
-	p.address = net.JoinHostPort(p.address, "0")
-	return p
+	return &net.UnixAddr{Net: network, Name: net.JoinHostPort(address, "0")} // the strings alone count
 }
-
-// ported is an address to which withPort added a port.
-type ported struct{ network, address string }
-
-func (p ported) Network() string { return p.network }
-func (p ported) String() string  { return p.address }
 
 // HasNoSideEffects reports whether the idempotency level of a method is NO_SIDE_EFFECTS. It looks
 // in the registry of generated code, because a grpc.ServiceDesc does not contain that level.

@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"reflect"
 
 	"google.golang.org/grpc/mem"
 )
@@ -227,9 +228,7 @@ func (m *Message) held() Message {
 
 // CopiesTo reports whether m can be copied into to.Dst without encoding it and without running
 // user code, so that any goroutine may do it.
-func (m *Message) CopiesTo(to *Sink) bool {
-	return m.live() && m.codec == to.Codec && m.codec.Copies(m.value)
-}
+func (m *Message) CopiesTo(to *Sink) bool { return m.Copies() && m.codec == to.Codec }
 
 // Copies reports whether m's codec can copy it without running user code.
 func (m *Message) Copies() bool { return m.live() && m.codec.Copies(m.value) }
@@ -252,17 +251,11 @@ func (m *Message) Size() (int, error) {
 // another Capture.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && m.live() {
-		if into.captured && into.codec == m.codec {
-			bound, ok, err := m.codec.Copy(into.value, m.value)
-			if err != nil {
-				return &SendError{err}
-			}
-			if ok {
-				into.bound = bound
-				return nil
-			}
+		shell := into.value
+		if !into.captured || into.codec != m.codec || reflect.TypeOf(shell) != reflect.TypeOf(m.value) {
+			shell = m.codec.New(m.value)
 		}
-		if shell := m.codec.New(m.value); shell != nil {
+		if shell != nil {
 			bound, ok, err := m.codec.Copy(shell, m.value)
 			if err != nil {
 				return &SendError{err}

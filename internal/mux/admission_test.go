@@ -52,16 +52,14 @@ func TestWhoGivesUpItsTurn(t *testing.T) {
 		defer a.Close()
 		defer b.Close()
 		s := New(a, Options{Client: true})
-		s.hello.Calls, s.admission.open, s.roles.Reader = 1, 1, waits.ReadLoop
+		s.hello.Calls, s.ownCalls, s.roles.Reader = 1, 1, waits.ReadLoop
 		left := make(chan struct{}, n)
 		var cancels []context.CancelFunc
 		for range n {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancels = append(cancels, cancel)
 			go func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				if err := s.admit(ctx); err == nil {
+				if _, err := s.NewStream(ctx, &link.CallHeader{Profile: &link.Profile{}}); err == nil {
 					t.Error("a call is admitted that the peer does not take")
 				}
 				left <- struct{}{}
@@ -69,7 +67,7 @@ func TestWhoGivesUpItsTurn(t *testing.T) {
 		}
 		for queued := 0; queued < n; time.Sleep(time.Millisecond) {
 			s.mu.Lock()
-			queued = s.admission.queue.Len()
+			queued = len(s.live)
 			s.mu.Unlock()
 		}
 		one := func(cancel context.CancelFunc) { // at a time, so that none waits for the lock
@@ -87,8 +85,8 @@ func TestWhoGivesUpItsTurn(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.admission.queue.Len() > 0 || s.roles.Waiting != 0 || s.admission.open != 1 {
-			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.roles.Waiting, s.admission.open)
+		if len(s.live) > 0 || s.roles.Waiting != 0 || s.ownCalls != 1 {
+			t.Errorf("%d are left, %d wait, %d are open", len(s.live), s.roles.Waiting, s.ownCalls)
 		}
 		return max(took, 2*time.Millisecond) // some systems' clocks show less as nothing
 	}
@@ -140,8 +138,8 @@ func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
 			t.Errorf("they came in the order %v", order)
 		}
 		empty(t, s)
-		if s.admission.open != 0 || s.roles.Waiting != 0 {
-			t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.roles.Waiting)
+		if s.ownCalls != 0 || s.roles.Waiting != 0 {
+			t.Errorf("%d calls are admitted, %d wait", s.ownCalls, s.roles.Waiting)
 		}
 	})
 }
@@ -181,8 +179,8 @@ func TestEachEndOfACallGivesItsPlaceUp(t *testing.T) {
 						t.Error(got.err)
 					}
 				}
-				if s.admission.open != 0 {
-					t.Errorf("%d calls are admitted", s.admission.open)
+				if s.ownCalls != 0 {
+					t.Errorf("%d calls are admitted", s.ownCalls)
 				}
 			})
 		})
@@ -214,8 +212,8 @@ func TestACallThatLeavesTheQueue(t *testing.T) {
 			}
 		}
 		empty(t, s)
-		if ids := heads(peer); len(ids) != 4 || s.admission.open != 0 || s.roles.Waiting != 0 {
-			t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.roles.Waiting)
+		if ids := heads(peer); len(ids) != 4 || s.ownCalls != 0 || s.roles.Waiting != 0 {
+			t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.ownCalls, s.roles.Waiting)
 		}
 	})
 }
@@ -245,8 +243,8 @@ func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
 				}
 			}
 			empty(t, s)
-			if s.admission.open != 0 || s.roles.Waiting != 0 {
-				t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.roles.Waiting)
+			if s.ownCalls != 0 || s.roles.Waiting != 0 {
+				t.Errorf("%d calls are admitted, %d wait", s.ownCalls, s.roles.Waiting)
 			}
 		})
 	}
@@ -284,8 +282,8 @@ func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 				}
 				synctest.Wait()
 				empty(t, s)
-				if ids := heads(peer); len(ids) != 2 || s.admission.open != 0 || s.roles.Waiting != 0 {
-					t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.roles.Waiting)
+				if ids := heads(peer); len(ids) != 2 || s.ownCalls != 0 || s.roles.Waiting != 0 {
+					t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.ownCalls, s.roles.Waiting)
 				}
 			})
 		})
@@ -315,8 +313,8 @@ func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 		if got := <-out; got.err != nil {
 			t.Error(got.err)
 		}
-		if s.admission.open != 0 {
-			t.Errorf("%d calls are admitted", s.admission.open)
+		if s.ownCalls != 0 {
+			t.Errorf("%d calls are admitted", s.ownCalls)
 		}
 	})
 }

@@ -45,7 +45,8 @@ func TestASecondDrainEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
-		peer.write(opened(1), wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
+		peer.write(opened(1))
+		peer.write(wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
 		if len(w.closed) != 1 || len(w.streams) != 1 {
 			t.Fatalf("the session ended for %v, with %d calls", w.closed, len(w.streams))
 		}
@@ -91,7 +92,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		// All of them are served in the end.
 		peer.write(wire.AppendCredit(nil, 0, 1<<30))
 		s.mu.Lock()
-		for st := s.live.first; st != nil; st = st.nextLive {
+		for st := range s.live {
 			if len(st.out) > 0 {
 				t.Errorf("a call with credit for %d bytes has %d left to write", st.flow.Credit, st.flow.Backlog)
 			}
@@ -123,14 +124,14 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 		for i := range short + 1 {
 			var after callbacks
 			s.mu.Lock()
-			for st := s.live.first; st != nil; st = st.nextLive {
+			for st := range s.live {
 				f, _, _ := wire.Next(wire.AppendCredit(nil, st.id, 1))
 				if err := s.handleControl(f, &after); err != nil {
 					t.Fatal(err)
 				}
 			}
 			s.flush(false)
-			if woken := after.parkers[0] != nil; woken != (i == short) {
+			if woken := len(after.parkers) > 0; woken != (i == short) {
 				t.Fatalf("%d bytes of %d wake senders: %v", i+1, short, woken)
 			}
 			after.run()
@@ -191,7 +192,7 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 		backlog := func() (all int) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			for st := s.live.first; st != nil; st = st.nextLive {
+			for st := range s.live {
 				all += st.flow.Backlog
 			}
 			if all != s.writing.backlog {
@@ -232,7 +233,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 			synctest.Wait()
 			ss.mu.Lock()
 			defer ss.mu.Unlock()
-			for st := ss.live.first; st != nil; st = st.nextLive {
+			for st := range ss.live {
 				all += st.in.unread
 			}
 			if all != ss.unread {

@@ -1,11 +1,11 @@
 package mux
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -28,14 +28,14 @@ func (s *Session) handleHello(body []byte) error {
 		return err
 	}
 	if s.reading.isMet {
-		return protocolError("the peer says hello twice")
+		return wire.ProtocolError("the peer says hello twice")
 	}
 	var after callbacks
 	s.mu.Lock()
 	if s.writing.broken == nil {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
-	for st := s.live.first; st != nil; st = st.nextLive {
+	for st := range s.live {
 		st.flow.Credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
 		after.unpark(s.wake(&st.sender))
 		st.schedule()
@@ -66,7 +66,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 				return err
 			}
 			st.schedule()
-			if st.takesMore() { // otherwise its sender would wake in vain for each byte of credit
+			if st.flow.TakesMore(s.writing.backlog) { // otherwise its sender would wake in vain for each byte of credit
 				after.unpark(s.wake(&st.sender))
 			}
 		}
@@ -78,9 +78,6 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		st, err := s.lookup(f.Stream)
 		if st != nil {
-			if !st.caller {
-				s.countReset()
-			}
 			st.abortUnread(encoded.ReasonOf(code, text, st.answered), after)
 		}
 		return err
@@ -93,7 +90,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	case wire.KindReturn:
 		at, err := wire.ParseReturn(f.Body)
 		if err == nil && s.placer == nil {
-			err = protocolError("a place is returned where there are none")
+			err = wire.ProtocolError("a place is returned where there are none")
 		}
 		if err == nil {
 			if wrong := s.placer.Returned(at); wrong != nil {
@@ -114,72 +111,19 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		return s.handleDrain(last, after)
 	case wire.KindBye:
-		code, text, err := wire.ParseBye(f.Body)
+		_, text, err := wire.ParseBye(f.Body)
 		if err != nil {
 			return err
 		}
-		return &byeError{code, text}
+		return byeError(text)
 	}
 	return nil // the kinds left over are extensions, which are ignored
 }
 
 // A byeError is the peer's BYE, as an error.
-type byeError struct {
-	code wire.ByeCode
-	text string
-}
+type byeError string
 
-func (f *byeError) Error() string {
-	if f.text == "" {
-		return "the peer ended the connection"
-	}
-	return f.text
-}
-
-// Peers that reset too many calls.
-//
-// A call that is reset at once costs its caller a few bytes, but the callee a goroutine and a
-// handler. So once a peer has reset many more of its calls than have ended normally, the session
-// first handles all input that it has read. Only then does it offer the peer's new calls to the
-// acceptor. A call that was opened and reset in the same read reaches no handler. Such a peer need
-// not be malicious. A client whose calls exceed their deadlines does the same, and the calls that
-// it has already given up need no work.
-
-// maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
-// resets. While Session.resets is at least half of maxResets, the peer's new calls wait.
-const maxResets = 256
-
-// A lateCall is a call of the peer that waits to be offered to the acceptor.
-type lateCall struct {
-	st   *stream
-	open *link.CallHeader
-}
-
-// countReset records that the peer has reset one of its calls. mu is held.
-func (s *Session) countReset() { s.resets = min(s.resets+1, maxResets) }
-
-// resetsTooMuch reports whether the peer's new calls wait until all input has been handled. mu
-// is held.
-func (s *Session) resetsTooMuch() bool { return s.resets >= maxResets/2 }
-
-// offerLateCalls offers the calls that have waited to the acceptor, except those that the peer
-// has reset.
-func (s *Session) offerLateCalls() {
-	for i, c := range s.reading.late {
-		s.reading.late[i] = lateCall{}
-		s.mu.Lock()
-		wanted := c.st.reason == nil
-		s.inline.allowed = -1
-		if wanted {
-			s.reading.accepting = c.st
-		}
-		s.mu.Unlock()
-		if wanted {
-			s.offerToAcceptor(c.st, c.open)
-		}
-	}
-	s.reading.late = s.reading.late[:0]
-}
+func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
 
 // maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit
 // systems, too.
@@ -228,7 +172,7 @@ func (st *stream) grantForMessage(it *item) bool {
 // than the credit.
 func addCredit(to *int64, n int64) error {
 	if *to > wire.MaxCredit-n {
-		return protocolError("more credit than %d", wire.MaxCredit)
+		return wire.ProtocolError("more credit than %d", wire.MaxCredit)
 	}
 	*to += n
 	return nil

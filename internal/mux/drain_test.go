@@ -46,6 +46,37 @@ func pong(peer *raw) []byte {
 	return wire.AppendPing(nil, wire.KindPong, data)
 }
 
+// A lateAcceptor notes whether a call comes after the drain has ended.
+type lateAcceptor struct {
+	accepter
+	drained <-chan struct{}
+	late    []bool
+}
+
+func (a *lateAcceptor) HandleStream(link.Stream, *link.CallHeader) error {
+	a.late = append(a.late, link.IsClosed(a.drained))
+	return nil
+}
+
+// A call that arrives in one read with the peer's answer reaches the acceptor before the drain ends:
+// after that a server refuses calls.
+func TestACallReachesTheAcceptorBeforeTheDrainEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &lateAcceptor{}
+		s, peer := loneWith(t, Options{}, a, false)
+		peer.write(start())
+		a.drained = s.Drain()
+		synctest.Wait()
+		peer.write(opened(1), pong(peer))
+		if synctest.Wait(); !slices.Equal(a.late, []bool{false}) || !link.IsClosed(a.drained) {
+			t.Errorf("calls came after the end of the drain: %v", a.late)
+		}
+		peer.write(wire.AppendReset(nil, 1, wire.ResetCancelled, ""))
+		synctest.Wait()
+		empty(t, s)
+	})
+}
+
 // A call that the peer opens is accepted before and after the drain is announced, and
 // ignored only after the peer's answer. Then the second DRAIN names the call before it.
 func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {

@@ -1,8 +1,6 @@
 package mux
 
 import (
-	"container/list"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -48,13 +46,17 @@ func (s *Session) refuse(reason error) {
 	}
 	s.refusal = reason
 	close(s.done)
-	s.refuseQueued()
+	var after callbacks
+	for s.writing.held.first != nil {
+		s.writing.held.first.abort(link.Unprocessed{Err: reason, Unsent: true}, false, &after)
+	}
+	after.run() // wakes the callers, which have set no callbacks yet
 }
 
 // closeIfDrained ends the session if leave was called, no call is left, and no call of the peer
 // can be on its way. mu is held.
 func (s *Session) closeIfDrained() {
-	if s.leaving == nil || s.ended != nil || !s.started || s.live.first != nil || s.closing {
+	if s.leaving == nil || s.ended != nil || !s.started || len(s.live) > 0 || s.closing {
 		return
 	}
 	if !link.IsClosed(s.drained) {
@@ -70,7 +72,7 @@ func (s *Session) closeIfDrained() {
 // made a call since.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
-	if s.live.first != nil {
+	if len(s.live) > 0 {
 		s.closing = false
 		s.mu.Unlock()
 		return
@@ -160,35 +162,29 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.mu.Unlock()
 		return
 	}
-	s.ended, s.roles.Over = reason, true
+	s.ended, s.roles.Ended = reason, true
 	s.terminating.Add(1)
 	defer s.terminating.Done()
 	s.refuse(reason)
 	s.refuseCalls()
 	bye := code
-	if code == wire.ByeClosed && s.live.first == nil {
+	if code == wire.ByeClosed && len(s.live) == 0 {
 		bye = wire.ByeDone // no call is cut off
 	}
 	s.writing.bye = wire.AppendBye(nil, bye, reason.Error())
 	tells := code == wire.ByeClosed && s.hasReplies()
 	var after callbacks
-	for st := s.live.first; st != nil; {
-		next := st.nextLive
-		if st == s.reading.accepting { // offerToAcceptor ends this call; its handler can send nothing more
+	for st := range s.live {
+		switch {
+		case st == s.reading.accepting: // offerToAcceptor ends this call; its handler can send nothing more
 			st.sendErr = reason
-			st = next
-			continue
+		case code == wire.ByeClosed:
+			st.abort(reason, tells && !st.caller, &after) // no RESET of our own calls: the peer would count it
+		case st.caller && st.id == 0: // no frame of it was or will be written
+			st.abortUnread(link.Unprocessed{Err: reason, Unsent: true}, &after)
+		default:
+			st.abortUnread(reason, &after)
 		}
-		why := reason
-		if code != wire.ByeClosed && st.caller && st.id == 0 {
-			why = link.Unprocessed{Err: reason, Unsent: true} // no frame of it was or will be written
-		}
-		if code != wire.ByeClosed {
-			st.abortUnread(why, &after)
-		} else {
-			st.abort(why, tells && !st.caller, &after) // no RESET of our own calls: the peer would count it
-		}
-		st = next
 	}
 	started := s.started
 	if !lost && started {
@@ -221,7 +217,7 @@ var logger = grpclog.Component("nearcall")
 // hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is
 // held.
 func (s *Session) hasReplies() bool {
-	for st := s.live.first; st != nil; st = st.nextLive {
+	for st := range s.live {
 		if st.ended {
 			return true
 		}
@@ -347,7 +343,7 @@ func (s *Session) handlePong(data [8]byte) {
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
-		return protocolError("the peer drains twice")
+		return wire.ProtocolError("the peer drains twice")
 	}
 	first := d.got == 1
 	d.takes = last
@@ -357,8 +353,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		reason = errors.New("the client takes no more calls")
 	}
 	s.refuse(reason)
-	for st := s.live.first; st != nil; {
-		next := st.nextLive
+	for st := range s.live {
 		switch {
 		case !st.caller:
 		case st.id > last:
@@ -368,7 +363,6 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		case st.id == 0 && first:
 			d.unnumbered++
 		}
-		st = next
 	}
 	if s.opts.Client {
 		s.leave(reason) // a server that drains goes away, a client that drains stays
@@ -399,96 +393,18 @@ func (s *Session) answerPing(data [8]byte) {
 	*to = wire.AppendPing(*to, wire.KindPong, data)
 }
 
-// admission keeps the number of this side's open calls within the peer's limit. Calls over the
-// limit wait in a queue, first in, first out. Guarded by the session's mu.
-//
-// When a call ends while others wait, its slot passes directly to the first in the queue: the
-// ticket leaves the queue in the same step, and the count in the field open does not change.
-type admission struct {
-	open  uint64    // calls admitted, including those that have just got a slot in the queue
-	queue list.List // of *ticket; a list, because many can leave it at once when their deadlines pass
-}
-
-type ticket struct {
-	session  *Session
-	place    *list.Element
-	cond     wait.Cond
-	admitted bool // it got a slot, or the session refuses new calls
-}
-
-// admit counts a call as open. It waits while the peer's limit is reached, and fails if
-// the session makes no new calls. Called with mu held; mu is released while it waits.
-func (s *Session) admit(ctx context.Context) error {
-	if s.refusal != nil {
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
-	}
-	if s.hello.Features&wire.FeatureNoCalls != 0 {
-		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
-	}
-	a := &s.admission
-	if limit := s.hello.Calls; limit == 0 || a.open < limit {
-		a.open++
-		return nil
-	}
-	w := wait.TaskOr(ctx, &s.parkers)
-	t := &ticket{session: s}
-	t.place = a.queue.PushBack(t)
-	for !t.admitted {
-		s.do(s.roles.Wait())
-		stop := wait.OnAbandon(w, t)
-		err := t.cond.WaitContext(ctx, &s.mu, w)
-		stop()
-		if err != nil {
-			t.giveUp()
-			return link.ContextEnd(err)
-		}
-	}
-	if s.refusal != nil {
-		s.releaseCall()
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
-	}
-	return nil
-}
-
-// giveUp removes t, which was not admitted, from the queue. The session's mu is held.
-func (t *ticket) giveUp() {
-	t.session.roles.Woken()
-	t.session.admission.queue.Remove(t.place)
-}
-
-// Abandoned implements [wait.Abandoned].
-func (t *ticket) Abandoned() {
-	t.session.mu.Lock()
-	defer t.session.mu.Unlock()
-	if t.admitted {
-		t.session.releaseCall()
-	} else {
-		t.giveUp()
-	}
-}
-
-// releaseCall frees the slot of one call, or passes it to the first in the queue. mu is held.
+// releaseCall frees the slot of one of this side's calls, or passes it to the call that has been
+// held for longest. mu is held.
 func (s *Session) releaseCall() {
-	a := &s.admission
+	st := s.writing.held.first
 	// Calls that were opened before HELLO arrived may exceed the limit in it.
-	if limit := s.hello.Calls; a.queue.Len() == 0 || limit > 0 && a.open > limit {
-		a.open--
+	if limit := s.hello.Calls; st == nil || limit > 0 && s.ownCalls > limit {
+		s.ownCalls--
 		return
 	}
-	s.wakeTicket(a.queue.Remove(a.queue.Front()).(*ticket))
-}
-
-// wakeTicket wakes a caller that has been removed from the queue. mu is held.
-func (s *Session) wakeTicket(t *ticket) {
-	t.admitted = true
-	wait.Unpark(s.wake(&t.cond))
-}
-
-// refuseQueued wakes all queued callers, which then fail with s.refusal. mu is held.
-func (s *Session) refuseQueued() {
-	a := &s.admission
-	for a.queue.Len() > 0 {
-		a.open++ // admit frees the slot again
-		s.wakeTicket(a.queue.Remove(a.queue.Front()).(*ticket))
-	}
+	s.writing.held.remove(st)
+	st.held = false
+	st.schedule()
+	s.wakeWriter()
+	wait.Unpark(s.wake(&st.sender)) // in NewStream
 }

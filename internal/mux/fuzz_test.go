@@ -146,8 +146,8 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 		}
 	}
 	s.mu.Lock()
-	if s.live.first != nil || s.roles.Waiting != 0 || s.admission.open != 0 {
-		t.Errorf("%v is left, %d wait, %d calls are admitted", s.live.first, s.roles.Waiting, s.admission.open)
+	if len(s.live) > 0 || s.roles.Waiting != 0 || s.ownCalls != 0 {
+		t.Errorf("%v is left, %d wait, %d calls are admitted", len(s.live), s.roles.Waiting, s.ownCalls)
 	}
 	s.mu.Unlock()
 	if took := time.Since(began); took > 0 {

@@ -23,12 +23,11 @@ import (
 //     the goroutine ends.
 type inlineHandlers struct {
 	// Owned by the read loop.
-	onlyInput bool          // no input follows the frame that is being handled
-	allowed   time.Duration // how long the handler of the call that is being offered may take
-	calls     []inlineCall  // calls to run once all input was handled
-	next      int           // index of the next call to run
-	expected  time.Duration // how long the handlers of calls are likely to take
-	spent     time.Duration // how long the handlers that have run took
+	allowed  time.Duration // how long the handler of the call that is being offered may take
+	calls    []inlineCall  // calls to run once all input was handled
+	next     int           // index of the next call to run
+	expected time.Duration // how long the handlers of calls are likely to take
+	spent    time.Duration // how long the handlers that have run took
 
 	// Guarded by mu.
 	running *stream // the call whose handler the read loop runs; nil while it reads
@@ -76,13 +75,12 @@ func (st *stream) Release() {
 	}
 }
 
-// inlineTime returns how long the handler of st, a call that was just opened, may run inline. mu is
-// held.
+// inlineTime returns how long the handler of st, a new call, may run inline. mu is held.
 func (s *Session) inlineTime(st *stream) time.Duration {
 	switch {
 	case !st.in.Closed || st.in.MidMessage() || s.roles.Waiting > 0 || s.calls > maxInlineAmong:
 		return -1
-	case s.inline.onlyInput && s.calls == 1:
+	case s.calls == 1:
 		return maxInline
 	}
 	return min(maxInlineAmongMany, maxInline-s.inline.expected)
@@ -97,7 +95,7 @@ func (s *Session) runInline() (reads bool) {
 		s.inline.next++
 		if s.inline.spent > maxInline || !s.roles.MayRunHandler() {
 			go c.run.Run()
-			c.st.drop()
+			c.st.Free()
 			continue
 		}
 		s.roles.RunHandler(s.inline.next < len(s.inline.calls))
@@ -106,7 +104,7 @@ func (s *Session) runInline() (reads bool) {
 		spent := s.runOne(c)
 		s.mu.Lock()
 		ours := s.inline.running == c.st
-		c.st.drop()
+		c.st.Free()
 		if !ours {
 			s.mu.Unlock()
 			return false

@@ -109,8 +109,7 @@ func TestHandlersThatDoNotRunOnTheReadLoop(t *testing.T) {
 		"in the middle of a message":                 {frames: part, others: 1},
 		"to a slower one while another call is open": {before: opened(1), frames: asked(3), takes: among + 1, others: 1},
 		"but to a quick one":                         {before: opened(1), frames: asked(3), takes: among, inline: 1},
-		"to a slower one if more input follows":      {frames: append(asked(1), ping()...), takes: among + 1, others: 1},
-		"but to a quick one before more input":       {frames: append(asked(1), ping()...), takes: among, inline: 1},
+		"to a slower one if another call follows":    {frames: append(asked(1), asked(3)...), takes: among + 1, others: 2},
 		"to more handlers than it has time for":      {frames: askedTimes(20), takes: among, inline: int(alone / among), others: 20 - int(alone/among)},
 		"among very many calls":                      {before: manyOpened(maxInlineAmong), frames: asked(2*maxInlineAmong + 1), others: 1},
 	} {

@@ -13,12 +13,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// handleInput handles all complete frames in s.reading.in. Its error is an *inputError.
+// handleInput handles all complete frames in s.reading.in, and then the calls that they have opened.
 func (s *Session) handleInput() error {
 	rest := s.reading.in.B
 	if !s.reading.begun {
 		if err := notMagic(rest); err != nil {
-			return &inputError{err}
+			return err
 		}
 		if len(rest) < len(wire.Magic) {
 			return nil
@@ -29,25 +29,22 @@ func (s *Session) handleInput() error {
 	for {
 		n, err := s.handlePlain(rest)
 		if err != nil {
-			return &inputError{err}
+			return err
 		}
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			s.inline.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
-			return &inputError{err}
+			return err
 		}
 		if n == 0 {
 			break
 		}
 		rest = rest[n:]
 	}
-	if len(s.reading.late) > 0 {
-		s.offerLateCalls()
-	}
+	s.offerNewCalls()
 	s.keepPartialFrame(rest)
 	return nil
 }
@@ -110,15 +107,12 @@ func (s *Session) readErrorReason(err error) error {
 	if late && broken != nil {
 		return broken
 	}
-	select {
-	case <-s.helloReceived:
-	default:
-		if late {
-			return errNotMet
-		}
-		if err == io.EOF {
-			return errors.New("the peer closed the connection during the handshake")
-		}
+	met := link.IsClosed(s.helloReceived)
+	switch {
+	case late && !met:
+		return errNotMet
+	case err == io.EOF && !met:
+		return errors.New("the peer closed the connection during the handshake")
 	}
 	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		return err
@@ -163,17 +157,13 @@ type foreign string
 func (f foreign) Error() string { return string(f) }
 func (foreign) Unwrap() []error { return []error{wire.ErrProtocol, link.ErrForeign} }
 
-func protocolError(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
-}
-
 // handleFrame handles one frame. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.reading.isMet {
-		return protocolError("the peer has not said hello")
+		return wire.ProtocolError("the peer has not said hello")
 	}
 	if s.reading.parts.b != nil && (f.Stream != s.reading.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
-		return protocolError("another frame comes between the parts of a block")
+		return wire.ProtocolError("another frame comes between the parts of a block")
 	}
 	if f.Kind.Stream() || f.Kind == wire.KindPart {
 		if err := s.checkOpened(f.Stream); err != nil {
@@ -182,11 +172,13 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	}
 	switch {
 	case f.Kind.Stream():
-		return s.handleStreamFrame(f)
+		return s.handleStream(f)
 	case f.Kind == wire.KindPart:
 		return s.handlePart(f)
 	case f.Kind == wire.KindHello:
 		return s.handleHello(f.Body)
+	case f.Kind == wire.KindPong:
+		s.offerNewCalls() // this side may have drained then: see Drains
 	}
 	var after callbacks
 	s.mu.Lock()
@@ -203,12 +195,11 @@ func (s *Session) handleFrame(f wire.Frame) error {
 // session checks this before it decodes a frame, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
-	if !s.isOwn(id) || id <= s.reading.opened {
+	if !s.isOwn(id) {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reading.opened = s.lastOwn
 	_, err := s.lookup(id)
 	return err
 }
@@ -216,12 +207,8 @@ func (s *Session) checkOpened(id uint64) error {
 // lookup returns the stream with the given id, or nil if the call has ended. An id that
 // was never opened is an error. mu is held.
 func (s *Session) lookup(id uint64) (*stream, error) {
-	st := s.recent
-	if st == nil || st.id != id {
-		st = s.streams[id]
-	}
-	if st != nil {
-		s.recent, st.heard = st, s.silent.reads
+	if st := s.streams[id]; st != nil {
+		st.heard = s.silent.reads
 		return st, nil
 	}
 	last := s.last
@@ -229,7 +216,7 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 		last = s.lastOwn
 	}
 	if id > last {
-		return nil, protocolError("the peer speaks of call %d, which was not opened", id)
+		return nil, wire.ProtocolError("the peer speaks of call %d, which was not opened", id)
 	}
 	return nil, nil
 }
@@ -238,21 +225,15 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 // even for servers.
 func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
-// handleStreamFrame handles a STREAM frame, together with the PARTs of its block.
-func (s *Session) handleStreamFrame(f wire.Frame) error {
-	if s.reading.parts.b == nil {
-		return s.handleStepFrame(f, nil)
+// handleStream handles a STREAM frame, together with the PARTs of its block. It keeps no reference to
+// f.Body.
+func (s *Session) handleStream(f wire.Frame) error {
+	var before []byte // of the block
+	if s.reading.parts.b != nil {
+		parts := s.reading.parts.finish(len(f.Body))
+		defer parts.Free()
+		before = parts.B
 	}
-	before := s.reading.parts.finish(len(f.Body))
-	err := s.handleStepFrame(f, before.B)
-	before.Free()
-	return err
-}
-
-// handleStepFrame handles a STREAM frame. The parameter before holds the beginning of the frame's
-// block, which came in PARTs; it is nil if there were none. handleStepFrame keeps no reference to
-// before or f.Body.
-func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
 	if err != nil {
@@ -275,22 +256,39 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	if err == nil {
 		err = s.checkOwed()
 	}
-	if err == nil && opened {
-		if s.resetsTooMuch() {
-			s.reading.late = append(s.reading.late, lateCall{st, rc.Open})
-			opened = false
-		} else {
-			s.reading.accepting = st
-			s.inline.allowed = s.inlineTime(st)
-		}
-	}
 	s.mu.Unlock()
 	after.run()
-	if err != nil || !opened {
-		return err
+	if opened {
+		s.reading.newCalls = append(s.reading.newCalls, newCall{st, rc.Open})
 	}
-	s.offerToAcceptor(st, rc.Open)
-	return nil
+	return err
+}
+
+// A newCall is a call of the peer that was not offered to the acceptor yet.
+//
+// It is offered once all input that was read is handled, and before a PONG in that input. So a call that was opened and reset in one
+// read reaches no handler: its caller spends a few bytes on it, but a handler takes a goroutine.
+type newCall struct {
+	st   *stream
+	open *link.CallHeader
+}
+
+// offerNewCalls offers the new calls to the acceptor, except those that have ended.
+func (s *Session) offerNewCalls() {
+	for i, c := range s.reading.newCalls {
+		s.reading.newCalls[i] = newCall{}
+		s.mu.Lock()
+		wanted := c.st.reason == nil
+		if wanted {
+			s.reading.accepting = c.st
+			s.inline.allowed = s.inlineTime(c.st)
+		}
+		s.mu.Unlock()
+		if wanted {
+			s.offerToAcceptor(c.st, c.open)
+		}
+	}
+	s.reading.newCalls = s.reading.newCalls[:0]
 }
 
 // errNoCalls is the error of calls to a side without an acceptor.
@@ -319,14 +317,14 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		s.mu.Unlock()
 	}
 	after.run()
-	st.drop()
+	st.Free()
 }
 
 // handleStep handles one step of a call. cost is the credit that the step's message takes.
 // handleStep returns the stream, and whether the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
-		return nil, false, protocolError("the peer sends more than it has credit for")
+		return nil, false, wire.ProtocolError("the peer sends more than it has credit for")
 	}
 	s.connIn -= cost
 	s.taken += cost
@@ -368,7 +366,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 		return err
 	}
 	if id <= s.last {
-		return protocolError("the peer opens call %d after %d", id, s.last)
+		return wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
 	if !link.IsClosed(s.drained) {
@@ -382,7 +380,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 // call is refused or ignored. mu is held.
 func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 	if id <= s.last {
-		return nil, protocolError("the peer opens call %d after %d", id, s.last)
+		return nil, wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
 	if link.IsClosed(s.drained) {
@@ -423,10 +421,12 @@ func (s *Session) handlePart(f wire.Frame) error {
 	p := &s.reading.parts
 	if p.b == nil {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))
-		p.late = time.AfterFunc(blockTime, s.lateBlock)
+		p.late = time.AfterFunc(blockTime, func() {
+			s.fail(wire.ProtocolError("a block was not finished within %v", blockTime))
+		})
 	}
 	if len(p.b.B)+len(f.Body) > s.opts.MaxHeaderBytes {
-		return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
+		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
 	}
 	p.makeRoom(len(f.Body))
 	p.b.B = append(p.b.B, f.Body...)
@@ -454,9 +454,4 @@ func (p *parts) drop() {
 	if p.b != nil {
 		p.finish(0).Free()
 	}
-}
-
-// lateBlock ends the session, because the peer did not finish a block in time.
-func (s *Session) lateBlock() {
-	s.fail(protocolError("a block was not finished within %v", blockTime))
 }

@@ -81,30 +81,17 @@ func (s *Session) startKeepalive() {
 		k := s.opts.ServerKeepalive
 		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
 		p.every = max(p.every, time.Second) // as in gRPC
-		s.startAgeTimers()
+		if k.MaxConnectionIdle > 0 {
+			p.idleSince = time.Now()
+			p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
+		}
+		if k.MaxConnectionAge > 0 {
+			p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
+		}
 	}
 	p.timeout = cmp.Or(p.timeout, pingTimeout)
 	if p.every > 0 {
 		p.timer = time.AfterFunc(p.every, s.onKeepaliveTimer)
-	}
-}
-
-func (s *Session) startAgeTimers() {
-	k, p := &s.opts.ServerKeepalive, &s.keepalive
-	if k.MaxConnectionIdle > 0 {
-		p.idleSince = time.Now()
-		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
-	}
-	if k.MaxConnectionAge > 0 {
-		p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
-	}
-}
-
-func (s *Session) stopKeepalive() {
-	for _, t := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
-		if t != nil {
-			t.Stop()
-		}
 	}
 }
 
@@ -122,7 +109,7 @@ func (s *Session) onKeepaliveTimer() {
 		s.mu.Unlock()
 		s.fail(errDead)
 		return
-	case !p.always && s.live.first == nil:
+	case !p.always && len(s.live) == 0:
 		p.pingSent, p.dormant = false, true
 	case p.pingSent:
 		p.resetTimer()
@@ -139,7 +126,7 @@ var errDead = errors.New("keepalive: the peer did not answer a ping in time")
 // the next. mu is held.
 func (s *Session) pingWhenAllowed() {
 	p := &s.keepalive
-	minInterval, idle := s.hello.Ping, s.live.first == nil
+	minInterval, idle := s.hello.Ping, len(s.live) == 0
 	if idle {
 		minInterval = s.hello.IdlePing
 	}
@@ -190,7 +177,7 @@ func (s *Session) onIdleTimer() {
 		s.mu.Unlock()
 		return
 	}
-	if s.live.first == nil {
+	if len(s.live) == 0 {
 		if left -= time.Since(p.idleSince); left <= 0 {
 			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
 			s.flush(false)
@@ -238,7 +225,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, s.live.first == nil); yes {
+	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, len(s.live) == 0); yes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil

@@ -122,11 +122,8 @@ func (c *line) Read(b []byte) (int, error) {
 	return h.take(b)
 }
 
-func (c *line) TryWrite(b []byte, all [][]byte) (n int, err error) {
+func (c *line) TryWrite(all ...[]byte) (n int, err error) {
 	c.delays.pause()
-	if all == nil {
-		all = [][]byte{b}
-	}
 	h := c.out
 	h.mu.Lock()
 	defer h.mu.Unlock()

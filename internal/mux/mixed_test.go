@@ -266,7 +266,7 @@ func stateOf(s *Session) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "reader %d, caller %t, waiting %d, write lock %d, connection's credit %d out and %d in, %d taken, %d unread",
 		s.roles.Reader, s.reading.caller != nil, s.roles.Waiting, s.roles.WriteLock, s.writing.connOut, s.connIn, s.taken, s.unread)
-	for st := s.live.first; st != nil; st = st.nextLive {
+	for st := range s.live {
 		fmt.Fprintf(&b, "; call %d: credit %d, backlog %d, full %t, queued %t, its sender reads %t; window %d, credit %d, taken %d, advance %d, %d items",
 			st.id, st.flow.Credit, st.flow.Backlog, st.flow.Full(st.session.writing.backlog), st.queue != nil, s.reading.caller == &st.sender, st.in.flow.Window, st.in.flow.Credit, st.in.flow.Taken, st.in.flow.Advance, len(st.in.Items))
 	}

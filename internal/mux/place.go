@@ -47,18 +47,6 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, erro
 	return nil, nil
 }
 
-// moveToPlace moves an encoded message to a place and frees b. It reports whether a place was free.
-func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
-	room, at, ok := s.placer.Place(len(b.B))
-	if !ok {
-		return false
-	}
-	step.Placed, step.Place, step.Size = true, at, len(append(room, b.B...))
-	s.placer.Placed(at)
-	b.Free()
-	return true
-}
-
 // draft implements [link.Peer.Draft].
 func (s *Session) draft(n int) (b []byte, end func()) {
 	if n < minPlaced {

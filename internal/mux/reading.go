@@ -23,14 +23,13 @@ import (
 // has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
-	late       []lateCall // calls to offer to the acceptor after all input was handled
+	newCalls   []newCall // calls to offer to the acceptor once all input was handled
 	dec        wire.Decoder
 	parts      parts   // of a block whose last frame has not arrived
 	in         *buffer // begins with input that was not handled yet; may be nil if there is none
 	room       int     // capacity of the next buffer, if larger than readBuffer
 	begun      bool    // the peer's first line was read
 	isMet      bool    // the peer's HELLO was read; written under mu
-	opened     uint64  // the last of this side's calls that is known to have been opened
 	spinBudget spinBudget
 
 	// Guarded by mu.
@@ -89,7 +88,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 
 // wake wakes the goroutine that waits for the peer at spot, if any, whether it reads or is parked.
 // If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
-// goroutines that wait in await, sleep or admit: one of them might read, and roles counts the
+// goroutines that wait in await or sleep: one of them might read, and roles counts the
 // others. mu is held.
 func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	if s.reading.caller == spot {
@@ -172,12 +171,6 @@ func (s *Session) startReadIdle() {
 	s.reading.idleSet, s.reading.idleTerm = true, s.reading.term
 }
 
-func (s *Session) stopReadIdle() {
-	if s.reading.idle != nil {
-		s.reading.idle.Stop()
-	}
-}
-
 func (s *Session) onReadIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,11 +190,9 @@ func (s *Session) readLoop() {
 	}
 	s.mu.Unlock()
 	s.reading.in = newBuffer(max(readBuffer, len(s.opts.First)))
-	s.reading.in.B = append(s.reading.in.B, s.opts.First...)
+	n := copy(s.readSpace(), s.opts.First)
 	s.opts.First = nil
-	err := s.handleInput()
-	s.mu.Lock()
-	s.flushQueued()
+	err := s.handleRead(n, nil, time.Now())
 	s.mu.Unlock()
 	s.readOn(err)
 }
@@ -317,7 +308,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.reading.in.B = s.reading.in.B[:len(s.reading.in.B)+n]
 		if wrong := s.handleInput(); wrong != nil {
-			err = wrong
+			err = &inputError{wrong}
 		}
 	}
 	s.mu.Lock()

@@ -62,7 +62,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		due = wire.MessageCost
 	}
 	if due > in.flow.Credit {
-		return protocolError("the peer sends more of a call than it has credit for")
+		return wire.ProtocolError("the peer sends more of a call than it has credit for")
 	}
 	in.flow.Credit -= cost
 	if rc.Begins && !rc.More && !rc.Placed && in.pack(rc.Data, rc.Compressed) {
@@ -195,14 +195,13 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	st.in.unary = true
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
-	if err := s.open(ctx, st, &c.CallHeader); err != nil {
+	if err := s.open(st, step, message); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
 		st.recycle()
 		message.Free()
 		return err
 	}
-	st.enqueue(step, message)
 	s.flush(true)
 	s.mu.Lock()
 	for !st.in.Replied(c.Limit) {
@@ -212,7 +211,9 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 			continue
 		}
 		if err := s.await(ctx, st, &st.in.receiver); err != nil {
-			st.cancelCall(link.ContextEnd(err))
+			s.mu.Unlock()
+			st.Abort(link.ContextEnd(err))
+			s.mu.Lock()
 		}
 	}
 	err = st.finishCall(c)
@@ -220,27 +221,16 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	return err
 }
 
-// cancelCall aborts the call for reason and tells the peer. Called with the session's
-// mu held; mu is released in between.
-func (st *stream) cancelCall(reason error) {
-	var after callbacks
-	st.abort(reason, true, &after)
-	st.session.flush(false)
-	after.run()
-	st.session.mu.Lock()
-}
-
 // finishCall collects the result of a call whose caller can stop waiting. Called with the
 // session's mu held, which it releases.
 func (st *stream) finishCall(c *link.UnaryCall) error {
 	replies, wrong := st.in.Collect(c)
 	st.in.dropPlaces()
-	if wrong != nil {
-		st.cancelCall(context.Canceled)
-	} else {
-		st.ended = true
-	}
+	st.ended = st.ended || wrong == nil
 	st.session.mu.Unlock()
+	if wrong != nil {
+		st.Abort(context.Canceled)
+	}
 	var lost error
 	for i := range replies {
 		if lost = fetch(&replies[i]); lost != nil {

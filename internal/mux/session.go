@@ -42,9 +42,8 @@ type Prompt interface {
 	// TryRead reads without blocking. If there is nothing to read it returns 0 and no error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes the buffers in the parameter all, or b if there are none, as far as it can
-	// without blocking.
-	TryWrite(b []byte, all [][]byte) (n int, err error)
+	// TryWrite writes the buffers as far as it can without blocking.
+	TryWrite(all ...[]byte) (n int, err error)
 }
 
 // A Gatherer is a Conn that writes several buffers at once, as a socket does for net.Buffers.
@@ -91,10 +90,7 @@ func PromptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
 	}
-	if p := newSocket(conn); p != nil {
-		return p
-	}
-	return nil
+	return newSocket(conn)
 }
 
 // DefaultHandshake is gRPC's ConnectionTimeout.
@@ -145,7 +141,7 @@ type Session struct {
 	helloReceived chan struct{}  // closed when the peer's HELLO has arrived
 	done          chan struct{}  // closed when no new calls are made
 	allCallsEnded chan struct{}  // closed when all calls have ended
-	stopped       chan struct{}  // closed when no goroutine of the session runs any more
+	gone          chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the read loop and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
@@ -159,25 +155,23 @@ type Session struct {
 	closeTimer   *time.Timer // closes the connection after the session's end, if the peer does not
 	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
-	recent       *stream // the stream of the last frame, and often of the next; may be nil
 	silent       silentCalls
-	live         streamList    // the values of streams, and calls that have no id yet
-	streamsBegun uint64        // number of streams so far
-	lastOwn      uint64        // the last id of our calls
-	last         uint64        // the last id of the peer's calls
-	calls        uint32        // open calls of the peer
-	answered     bool          // the peer has sent a frame of a call that was already open
-	connIn       int           // what the peer has left of the connection's credit
-	taken        int           // credit of the connection that was not returned yet
-	resets       int           // calls that the peer has reset, less those that ended otherwise; see maxResets
-	unread       int           // sum of unread over all streams
-	written      chan struct{} // nil before Written is called
-	closing      bool          // closeDrained was started, because no call is left
+	live         map[*stream]struct{} // the values of streams, and calls that have no id yet
+	streamsBegun uint64               // number of streams so far
+	lastOwn      uint64               // the last id of our calls
+	last         uint64               // the last id of the peer's calls
+	calls        uint32               // open calls of the peer
+	ownCalls     uint64               // open calls of this side, without those over the peer's limit
+	answered     bool                 // the peer has sent a frame of a call that was already open
+	connIn       int                  // what the peer has left of the connection's credit
+	taken        int                  // credit of the connection that was not returned yet
+	unread       int                  // sum of unread over all streams
+	written      chan struct{}        // nil before Written is called
+	closing      bool                 // closeDrained was started, because no call is left
 	drain        drain
 	keepalive    keepaliveState
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
-	admission    admission
 	roles        waits.Roles
 	reading      reading
 	inline       inlineHandlers
@@ -195,10 +189,11 @@ func New(conn Conn, o Options) *Session {
 		helloReceived: make(chan struct{}),
 		done:          make(chan struct{}),
 		allCallsEnded: make(chan struct{}),
-		stopped:       make(chan struct{}),
+		gone:          make(chan struct{}),
 		drained:       make(chan struct{}),
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
+		live:          make(map[*stream]struct{}),
 		connIn:        o.ConnWindow,
 	}
 	s.raw = PromptOf(conn)
@@ -251,17 +246,17 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		if s.closeTimer != nil {
-			s.closeTimer.Stop()
+		for _, t := range []*time.Timer{s.closeTimer, s.reading.idle, s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
+			if t != nil {
+				t.Stop()
+			}
 		}
-		s.stopReadIdle()
-		s.stopKeepalive()
 		if s.written == nil {
 			s.written = make(chan struct{}) // for Written, if it is called later
 		}
 		s.closeWritten()
 		s.mu.Unlock()
-		close(s.stopped)
+		close(s.gone)
 		if acceptor != nil {
 			acceptor.Gone()
 		}
@@ -292,31 +287,44 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
-	st := new(stream)
+	st := &stream{waiter: wait.TaskOf(ctx)}
 	s.mu.Lock()
-	err := s.open(ctx, st, o)
-	if err == nil {
-		st.enqueue(wire.Step{Open: o}, nil)
-		s.wakeWriter() // not flush: the first message usually follows, and goes out with it
-	}
-	s.mu.Unlock()
-	if err != nil {
+	defer s.mu.Unlock()
+	if err := s.open(st, wire.Step{Open: o}, nil); err != nil {
 		return nil, err
 	}
+	for st.held && st.reason == nil {
+		if err := s.sleep(ctx, st, &st.sender); err != nil {
+			var after callbacks // stays empty: the stream has no other user
+			st.abort(link.ContextEnd(err), false, &after)
+		}
+	}
+	if st.held {
+		return nil, st.reason
+	}
+	s.wakeWriter() // not flush: the first message usually follows, and goes out with it
+	st.waiter = nil
 	return st, nil
 }
 
-// open registers st as a new call of this side. Called with mu held, which admit may
-// release while it waits.
-func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) error {
-	if n := wire.HeadSize(o); n > s.hello.Block {
+// open makes st a new call of this side, whose first step is step. If the peer's limit of open
+// calls is reached, the call is held. It fails if the session makes no new calls. mu is held.
+func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
+	o := step.Open
+	switch n := wire.HeadSize(o); {
+	case n > s.hello.Block:
 		return encoded.TooLong("request header", n, s.hello.Block)
-	}
-	if err := s.admit(ctx); err != nil {
-		return err
+	case s.refusal != nil:
+		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.hello.Features&wire.FeatureNoCalls != 0:
+		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
 	st.caller, st.deadline = true, o.Deadline
 	s.initStream(st, 0, o.Encoding)
+	if st.held = s.hello.Calls > 0 && s.ownCalls >= s.hello.Calls; !st.held {
+		s.ownCalls++
+	}
+	st.enqueue(step, message)
 	return nil
 }
 
@@ -328,7 +336,7 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 
 // Gone returns a channel that is closed when the connection is closed and no goroutine
 // of the session runs any more.
-func (s *Session) Gone() <-chan struct{} { return s.stopped }
+func (s *Session) Gone() <-chan struct{} { return s.gone }
 
 // Outcome reports whether the peer has sent a frame of a call that was already open, made by
 // either side, and why no new calls are made.
@@ -344,21 +352,14 @@ func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 // callbacks are calls to make after mu is released.
 type callbacks struct {
 	first   []func() // tell callees that a call was aborted, before its goroutines wake
-	parkers [2]wait.Parker
-	more    []wait.Parker
+	parkers []wait.Parker
 	last    []func() // tell callers that a call was aborted, after its goroutines wake
 }
 
 // unpark schedules p to be unparked by run. p may be nil.
 func (c *callbacks) unpark(p wait.Parker) {
-	switch {
-	case p == nil:
-	case c.parkers[0] == nil:
-		c.parkers[0] = p
-	case c.parkers[1] == nil:
-		c.parkers[1] = p
-	default:
-		c.more = append(c.more, p)
+	if p != nil {
+		c.parkers = append(c.parkers, p)
 	}
 }
 
@@ -366,9 +367,7 @@ func (c *callbacks) run() {
 	for _, f := range c.first {
 		f()
 	}
-	wait.Unpark(c.parkers[0])
-	wait.Unpark(c.parkers[1])
-	for _, p := range c.more {
+	for _, p := range c.parkers {
 		p.Unpark()
 	}
 	for _, f := range c.last {

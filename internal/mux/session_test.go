@@ -101,8 +101,8 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 		if s.calls > 0 && !s.writing.lost {
 			t.Errorf("%d calls count", s.calls)
 		}
-		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.caller != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
-			t.Errorf("live %v, waiting %d, caller %v", s.live.first, s.roles.Waiting, s.reading.caller)
+		if len(s.live) > 0 && !s.writing.lost || s.roles.Waiting != 0 || s.reading.caller != nil || s.roles.Interrupted || s.roles.Parked || s.writing.held.first != nil {
+			t.Errorf("live %v, waiting %d, caller %v", len(s.live), s.roles.Waiting, s.reading.caller)
 		}
 		s.mu.Unlock()
 	}

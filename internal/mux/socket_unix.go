@@ -19,8 +19,7 @@ type socket struct {
 	inOnce, outOnce func(fd uintptr) bool
 }
 
-// A transfer is one read or write. It transfers the buffers in the field all if there are any, and
-// otherwise b.
+// A transfer is a read into b, or a write of all.
 type transfer struct {
 	b   []byte
 	all [][]byte
@@ -29,7 +28,7 @@ type transfer struct {
 }
 
 // newSocket returns a socket for conn, or nil if conn is not a bare socket.
-func newSocket(conn Conn) *socket {
+func newSocket(conn Conn) Prompt {
 	var rc syscall.RawConn
 	var err error
 	switch c := conn.(type) {
@@ -49,10 +48,10 @@ func newSocket(conn Conn) *socket {
 		return true
 	}
 	r.outOnce = func(fd uintptr) bool {
-		if r.out.all != nil {
+		if len(r.out.all) > 1 {
 			r.out.n, r.out.err = writev(int(fd), r.out.all)
 		} else {
-			r.out.n, r.out.err = syscall.Write(int(fd), r.out.b)
+			r.out.n, r.out.err = syscall.Write(int(fd), r.out.all[0])
 		}
 		return true
 	}
@@ -74,10 +73,10 @@ func (r *socket) TryRead(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func (r *socket) TryWrite(b []byte, all [][]byte) (n int, err error) {
-	r.out.b, r.out.all = b, all
+func (r *socket) TryWrite(all ...[]byte) (n int, err error) {
+	r.out.all = all
 	err = r.conn.Write(r.outOnce)
-	n, r.out.b, r.out.all = r.out.n, nil, nil
+	n, r.out.all = r.out.n, nil
 	switch {
 	case err != nil:
 		return 0, err

@@ -118,8 +118,8 @@ func (s *Session) active() int {
 	q, after := &s.silent, silentAfter(n)
 	if q.reads-q.at >= after {
 		q.at, q.calls = q.reads, 0
-		for st := s.live.first; st != nil; st = st.nextLive {
-			if st.id != 0 && q.reads-st.heard >= after {
+		for _, st := range s.streams {
+			if q.reads-st.heard >= after {
 				q.calls++
 			}
 		}

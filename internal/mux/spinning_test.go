@@ -38,7 +38,7 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 
 // Silent calls must not keep readers from spinning.
 func TestSilentCallsDoNotCount(t *testing.T) {
-	s := &Session{streams: make(map[uint64]*stream)}
+	s := &Session{streams: make(map[uint64]*stream), live: make(map[*stream]struct{})}
 	add := func(n int) (added []*stream) {
 		for range n {
 			st := new(stream)
@@ -77,7 +77,7 @@ func TestSilentCallsDoNotCount(t *testing.T) {
 	}
 	for _, st := range watches {
 		delete(s.streams, st.id)
-		s.live.remove(st)
+		delete(s.live, st)
 	}
 	if n := s.active(); n < 0 || n > 23 {
 		t.Errorf("%d are active once the others are over", n)

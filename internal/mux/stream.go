@@ -48,9 +48,7 @@ type stream struct {
 	queue      *writeQueue
 	prev, next *stream
 
-	// Links of the session's list of live streams.
-	isLive             bool
-	prevLive, nextLive *stream
+	held bool // the peer's limit of open calls is reached: the stream is in writing.held
 
 	in       inbox
 	unpacked unpacked
@@ -78,14 +76,11 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.heard = s.silent.reads
 	s.streamsBegun++
 	st.yielding.begun = s.streamsBegun
-	s.live.add(st)
+	s.live[st] = struct{}{}
 	if s.keepalive.dormant {
 		s.pingWhenAllowed()
 	}
 }
-
-// takesMore reports whether a sender may queue another message. The session's mu is held.
-func (st *stream) takesMore() bool { return st.flow.TakesMore(st.session.writing.backlog) }
 
 // enqueue queues a step to be written, or drops it if the call was aborted. The
 // session's mu is held.
@@ -120,13 +115,14 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 // already. A stream that is in writing.starved stays there until the connection has credit. The
 // session's mu is held.
 func (st *stream) schedule() {
-	if st.queue != nil || len(st.out) == 0 {
-		return
-	}
-	if st.out[0].step.Begun() {
-		st.session.writing.bulk.push(st)
-	} else {
-		st.session.writing.ready.push(st)
+	switch w := &st.session.writing; {
+	case st.queue != nil || len(st.out) == 0:
+	case st.held:
+		w.held.push(st)
+	case st.out[0].step.Begun:
+		w.bulk.push(st)
+	default:
+		w.ready.push(st)
 	}
 }
 
@@ -184,9 +180,6 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.ended = true
-		if s.resets > 0 && !st.caller {
-			s.resets--
-		}
 		st.in.dropPlaces()
 		st.endBoth(link.ErrEnded, &after)
 	}
@@ -227,25 +220,25 @@ func (st *stream) unregister() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
 		delete(s.streams, st.id)
-		if s.recent == st {
-			s.recent = nil
-		}
 		if !st.caller {
 			s.calls--
 			s.checkWritten()
 		}
 	}
-	if !s.live.remove(st) {
+	if _, live := s.live[st]; !live {
 		return
 	}
+	delete(s.live, st)
 	st.removeUnread(st.in.unread)
 	if st.caller {
 		if st.id == 0 {
 			s.numbered()
 		}
-		s.releaseCall()
+		if !st.held {
+			s.releaseCall()
+		}
 	}
-	if s.live.first == nil {
+	if len(s.live) == 0 {
 		if s.keepalive.idle != nil {
 			s.keepalive.idleSince = time.Now()
 		}
@@ -293,7 +286,11 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	default:
 		after.first = append(after.first, func() {
 			f(reason)
-			st.finishAbort(reason)
+			var after callbacks
+			st.session.mu.Lock()
+			st.endBoth(reason, &after)
+			st.session.mu.Unlock()
+			after.run()
 		})
 	}
 }
@@ -320,15 +317,6 @@ func (st *stream) dropQueued() {
 	if st.queue != nil {
 		st.queue.remove(st)
 	}
-}
-
-// finishAbort wakes a callee's goroutines, after OnAbort's callback has run.
-func (st *stream) finishAbort(reason error) {
-	var after callbacks
-	st.session.mu.Lock()
-	st.endBoth(reason, &after)
-	st.session.mu.Unlock()
-	after.run()
 }
 
 func (st *stream) OnAbort(f func(error)) {
@@ -375,21 +363,19 @@ func newCallee() *stream {
 	return st
 }
 
-// drop says that one of the stream's holders uses it no more.
-func (st *stream) drop() {
+// Free says that one of the stream's holders uses it no more. It implements [link.Freer].
+func (st *stream) Free() {
 	if st.holders.Add(-1) == 0 {
 		st.recycle()
 	}
 }
-
-func (st *stream) Free() { st.drop() }
 
 // dropWritten drops the stream for the session if the callee has ended the call and everything
 // has just been written. It keeps the stream of an aborted call. The caller does not use the
 // stream after that. The session's mu is held.
 func (st *stream) dropWritten() {
 	if !st.caller && st.ended && len(st.out) == 0 {
-		st.drop()
+		st.Free()
 	}
 }
 
@@ -428,8 +414,12 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b.B, err = sized.Append(b.B); err != nil {
 		return nil, err
 	}
-	if places && n == 0 && len(b.B) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding
-		return nil, nil
+	if places && n == 0 && len(b.B) >= minPlaced { // the size was not known before encoding
+		whole := link.EncodedBytes(b.B)
+		if _, _ = s.encodeInPlace(step, &whole); step.Placed {
+			b.Free()
+			return nil, nil
+		}
 	}
 	return pack(step, b, name)
 }

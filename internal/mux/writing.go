@@ -25,6 +25,7 @@ type writing struct {
 	ready   writeQueue // streams with something to write
 	bulk    writeQueue // streams in the middle of a message; ready goes first
 	starved writeQueue // streams that wait for the connection's credit
+	held    writeQueue // new calls over the peer's limit of open calls, first in, first out
 	connOut int64      // what is left of the connection's credit, in bytes
 	backlog int        // credit that the queued messages of all streams will take
 	bye     []byte     // the last frame, once the session has ended
@@ -53,8 +54,8 @@ const (
 type batch struct {
 	b      *buffer
 	pieces []cutting
-	all    net.Buffers // b and pieces in order, without what was written; nil if there are no pieces
-	done   int         // bytes of b that were written; unused if there are pieces
+	all    net.Buffers // b and pieces in order, without what was written
+	one    [1][]byte   // backing array of all if there are no pieces
 	size   int
 	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
@@ -79,10 +80,9 @@ func (t *batch) free() {
 
 // gather sets the field all from b and pieces.
 func (t *batch) gather() {
-	if len(t.pieces) == 0 {
-		return
+	if t.all = t.one[:0]; len(t.pieces) > 0 {
+		t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	}
-	t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	at := 0
 	for _, p := range t.pieces {
 		t.all = append(t.all, t.b.B[at:p.at], p.b)
@@ -95,10 +95,6 @@ func (t *batch) gather() {
 
 // wrote records that n more bytes were written. It reports whether the whole batch was.
 func (t *batch) wrote(n int) bool {
-	if t.all == nil {
-		t.done += n
-		return t.done == len(t.b.B)
-	}
 	for len(t.all) > 0 && n >= len(t.all[0]) {
 		n -= len(t.all[0])
 		t.all = t.all[1:]
@@ -114,12 +110,8 @@ func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
 
 // hasQueued reports whether anything is queued that can be written. mu is held.
 func (s *Session) hasQueued() bool {
-	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil || s.canFeed()
-}
-
-// canFeed reports whether the connection has credit for a starved stream. mu is held.
-func (s *Session) canFeed() bool {
-	return s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
+	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil ||
+		s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
 }
 
 // feedStarved schedules starved streams, as many as the connection's credit is likely to serve. A
@@ -157,7 +149,7 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.TryWrite(s.writing.batch.b.B, s.writing.batch.all)
+		n, err := s.raw.TryWrite(s.writing.batch.all...)
 		s.mu.Lock()
 		if !s.writing.batch.wrote(n) {
 			s.writing.fault = err
@@ -226,10 +218,6 @@ func (s *Session) writeLoop() {
 
 // write writes what is left of a batch. It may block.
 func (s *Session) write(t *batch) (err error) {
-	if t.all == nil {
-		_, err = s.conn.Write(t.b.B[t.done:])
-		return err
-	}
 	if g, ok := s.conn.(Gatherer); ok {
 		_, err = g.WriteAll(t.all)
 		return err
@@ -246,7 +234,7 @@ const lastWords = time.Second
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
-		s.writing.broken, s.roles.Over = err, true
+		s.writing.broken, s.roles.Ended = err, true
 		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
 			s.resetReadDeadline()
 		}
@@ -269,7 +257,7 @@ func (s *Session) closeWrite() {
 // collect fills the batch from the queues. It reports whether there was anything to
 // write. mu is held, and the caller holds the write lock.
 func (s *Session) collect() bool {
-	ends := s.writing.bye != nil && s.live.first == nil
+	ends := s.writing.bye != nil && len(s.live) == 0
 	if s.writing.lost || !s.hasQueued() && !ends {
 		return false
 	}
@@ -292,7 +280,7 @@ func (s *Session) collect() bool {
 	if s.closeTimer != nil && t.size > said {
 		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads what ended calls have left
 	}
-	if s.writing.bye != nil && s.live.first == nil {
+	if s.writing.bye != nil && len(s.live) == 0 {
 		t.b.B = append(t.b.B, s.writing.bye...)
 		t.last = true
 		t.size += len(s.writing.bye)
@@ -373,7 +361,7 @@ func (st *stream) removeWritten() {
 // wakeSender wakes the sender, if one waits and may queue another message. The session's
 // mu is held.
 func (st *stream) wakeSender() {
-	if st.takesMore() {
+	if st.flow.TakesMore(st.session.writing.backlog) {
 		wait.Unpark(st.session.wake(&st.sender))
 	}
 }
@@ -420,33 +408,4 @@ func (q *writeQueue) remove(st *stream) {
 		st.next.prev = st.prev
 	}
 	st.queue, st.prev, st.next = nil, nil, nil
-}
-
-// A streamList is an unordered set of streams.
-type streamList struct{ first *stream }
-
-func (l *streamList) add(st *stream) {
-	st.isLive = true
-	if st.nextLive = l.first; st.nextLive != nil {
-		st.nextLive.prevLive = st
-	}
-	l.first = st
-}
-
-// remove reports whether st was in the list.
-func (l *streamList) remove(st *stream) bool {
-	if !st.isLive {
-		return false
-	}
-	st.isLive = false
-	if st.prevLive == nil {
-		l.first = st.nextLive
-	} else {
-		st.prevLive.nextLive = st.nextLive
-	}
-	if st.nextLive != nil {
-		st.nextLive.prevLive = st.prevLive
-	}
-	st.prevLive, st.nextLive = nil, nil
-	return true
 }

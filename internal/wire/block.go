@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -20,34 +21,24 @@ import (
 func (e *Encoder) appendHead(b []byte, o *link.CallHeader, timeout time.Duration, remember bool) []byte {
 	b = e.appendName(b, o.Method, remember)
 	b = e.appendProfile(b, o.Profile, remember)
-	b = appendUint(b, microseconds(timeout))
+	b = binary.AppendUvarint(b, microseconds(timeout))
 	return e.appendMetadata(b, o.Metadata, remember)
 }
 
 // microseconds returns d in microseconds, rounded up, or 0 if d is not positive.
-func microseconds(d time.Duration) uint64 {
-	if d <= 0 {
-		return 0
-	}
-	return (uint64(d) + 999) / 1000
-}
+func microseconds(d time.Duration) uint64 { return (uint64(max(d, 0)) + 999) / 1000 }
 
 func duration(us uint64) time.Duration {
-	if us > math.MaxInt64/1000 {
-		return math.MaxInt64
-	}
-	return time.Duration(us) * time.Microsecond
+	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
 }
 
 // head decodes the head of a call.
 func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout time.Duration) {
 	o = new(link.CallHeader)
 	r.beginBlock("request header", d.Block)
-	method := d.entry(r, remember)
-	if !method.text {
+	if o.Method = d.name(r, remember); !link.ValidText(o.Method) {
 		r.object("the method has control characters")
 	}
-	o.Method = method.s
 	o.Profile = d.profile(r, remember)
 	if r.err != nil {
 		return o, 0
@@ -79,7 +70,7 @@ func (d *Decoder) sent(r *reader, remember bool) (metadata.MD, link.Packed) {
 // packed is validated metadata in its encoded form.
 type packed struct {
 	b        []byte
-	names    []knownName // the names that were known before the metadata was decoded
+	names    []string // the names that were known before the metadata was decoded
 	remember bool
 }
 
@@ -95,7 +86,7 @@ func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte
 	for _, values := range md {
 		n += len(values)
 	}
-	b = appendUint(b, uint64(n))
+	b = binary.AppendUvarint(b, uint64(n))
 	for k, values := range md {
 		for _, v := range values {
 			b = appendString(e.appendName(b, k, remember), v)
@@ -161,7 +152,7 @@ func checkKey(r *reader, md metadata.MD, k string) {
 // appendEnd appends the end of a call.
 func (e *Encoder) appendEnd(b []byte, end *link.End, remember bool) []byte {
 	code := end.Status.Code()
-	b = appendUint(b, uint64(code))
+	b = binary.AppendUvarint(b, uint64(code))
 	if code != codes.OK {
 		p := end.Status.Proto()
 		b = appendString(b, p.GetMessage())
@@ -169,7 +160,7 @@ func (e *Encoder) appendEnd(b []byte, end *link.End, remember bool) []byte {
 		if len(p.GetDetails()) > 0 {
 			details, _ = proto.Marshal(p) // if marshaling fails, send no details
 		}
-		b = append(appendUint(b, uint64(len(details))), details...)
+		b = append(binary.AppendUvarint(b, uint64(len(details))), details...)
 	}
 	return e.appendMetadata(b, end.Trailer, remember)
 }

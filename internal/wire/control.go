@@ -2,12 +2,13 @@ package wire
 
 import (
 	"encoding/binary"
+	"math"
 	"unicode/utf8"
 )
 
 // beginFrame appends the header of a frame. finishFrame fills in its length.
 func beginFrame(b []byte, k Kind, stream uint64) []byte {
-	return appendUint(append(b, 0, 0, byte(k)), stream)
+	return binary.AppendUvarint(append(b, 0, 0, byte(k)), stream)
 }
 
 // finishFrame fills in the length of the frame that begins at start.
@@ -34,10 +35,10 @@ func AppendHello(b []byte, h *Hello) []byte {
 	start := len(b)
 	b = beginFrame(b, KindHello, 0)
 	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block), h.Ping, h.IdlePing} {
-		b = appendUint(b, v)
+		b = binary.AppendUvarint(b, v)
 	}
 	if h.Features&FeatureNear != 0 {
-		b = append(appendUint(b, uint64(len(h.Near))), h.Near...)
+		b = append(binary.AppendUvarint(b, uint64(len(h.Near))), h.Near...)
 	}
 	return finishFrame(b, start)
 }
@@ -70,13 +71,7 @@ func ParseHello(body []byte) (h Hello, err error) {
 }
 
 // clamp returns v as an int, or the largest int if v is larger.
-func clamp(v uint64) int {
-	const most = int(^uint(0) >> 1)
-	if v > uint64(most) {
-		return most
-	}
-	return int(v)
-}
+func clamp(v uint64) int { return int(min(v, math.MaxInt)) }
 
 // AppendReset appends a RESET. Text longer than maxText is truncated.
 func AppendReset(b []byte, stream uint64, code ResetCode, text string) []byte {
@@ -105,7 +100,7 @@ const maxText = 4096
 
 func appendCode(b []byte, k Kind, stream, code uint64, text string) []byte {
 	start := len(b)
-	b = appendUint(beginFrame(b, k, stream), code)
+	b = binary.AppendUvarint(beginFrame(b, k, stream), code)
 	if len(text) > maxText {
 		cut := maxText
 		for cut > maxText-utf8.UTFMax && !utf8.RuneStart(text[cut]) {
@@ -125,7 +120,7 @@ func parseCode(body []byte) (code uint64, text string, err error) {
 // AppendCredit appends a CREDIT of n bytes for a call, or for the connection if stream is 0.
 func AppendCredit(b []byte, stream uint64, n int64) []byte {
 	start := len(b)
-	return finishFrame(appendUint(beginFrame(b, KindCredit, stream), uint64(n)), start)
+	return finishFrame(binary.AppendUvarint(beginFrame(b, KindCredit, stream), uint64(n)), start)
 }
 
 // ParseCredit decodes the body of a CREDIT.
@@ -144,7 +139,7 @@ func ParseCredit(body []byte) (n int64, err error) {
 // AppendReturn appends a RETURN for the message at the given place.
 func AppendReturn(b []byte, place int) []byte {
 	start := len(b)
-	return finishFrame(appendUint(beginFrame(b, KindReturn, 0), uint64(place)), start)
+	return finishFrame(binary.AppendUvarint(beginFrame(b, KindReturn, 0), uint64(place)), start)
 }
 
 // ParseReturn decodes the body of a RETURN.
@@ -169,7 +164,7 @@ func AppendPing(b []byte, k Kind, data [8]byte) []byte {
 // ParsePing decodes the body of a PING or a PONG.
 func ParsePing(body []byte) (data [8]byte, err error) {
 	if len(body) != len(data) {
-		return data, protocolError("a ping of %d bytes", len(body))
+		return data, ProtocolError("a ping of %d bytes", len(body))
 	}
 	return [8]byte(body), nil
 }
@@ -177,7 +172,7 @@ func ParsePing(body []byte) (data [8]byte, err error) {
 // AppendDrain appends a DRAIN. last is the last call that was seen, or NoLast.
 func AppendDrain(b []byte, last uint64) []byte {
 	start := len(b)
-	return finishFrame(appendUint(beginFrame(b, KindDrain, 0), last), start)
+	return finishFrame(binary.AppendUvarint(beginFrame(b, KindDrain, 0), last), start)
 }
 
 // ParseDrain decodes the body of a DRAIN.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -43,7 +44,7 @@ const largeBlock = 2 << 20
 
 // entries appends n, then n entries of metadata.
 func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
-	b = appendUint(b, uint64(n))
+	b = binary.AppendUvarint(b, uint64(n))
 	for i := range n {
 		b = entry(b, i)
 	}
@@ -69,7 +70,7 @@ func knows(t testing.TB, names int) *Decoder {
 func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
 	same := func(b []byte, _ int) []byte { return append(b, nameFirst, 0) }
 	literal := func(b []byte, _ int) []byte { return append(b, nameLiteral, 1, 'a', 0) }
-	perKey := func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i/1000)), 0) }
+	perKey := func(b []byte, i int) []byte { return append(binary.AppendUvarint(b, nameFirst+uint64(i/1000)), 0) }
 	distinct := func(b []byte, i int) []byte {
 		return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
 	}
@@ -115,13 +116,13 @@ func TestWhatTheMetadataOfACallKeeps(t *testing.T) {
 		entry func(b []byte, i int) []byte
 		packs bool
 	}{
-		"known keys":  {known, func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i)), 1, 'v') }, true},
+		"known keys":  {known, func(b []byte, i int) []byte { return append(binary.AppendUvarint(b, nameFirst+uint64(i)), 1, 'v') }, true},
 		"a known key": {50_000, func(b []byte, _ int) []byte { return append(b, nameFirst, 0) }, true},
 		"literal keys": {50_000, func(b []byte, i int) []byte {
 			return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
 		}, true},
 		"new keys": {500, func(b []byte, i int) []byte { return append(appendString(append(b, nameNew), fmt.Sprint("n", i)), 0) }, true},
-		"few":      {10, func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i)), 0) }, false},
+		"few":      {10, func(b []byte, i int) []byte { return append(binary.AppendUvarint(b, nameFirst+uint64(i)), 0) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := knows(t, known)
@@ -245,7 +246,7 @@ func TestDetailsOfAStatusAreCounted(t *testing.T) {
 		end, then []byte
 		refused   bool
 	}{
-		"of the end":         {append(appendUint([]byte{5, 0}, uint64(len(details))), details...), []byte{0}, true},
+		"of the end":         {append(binary.AppendUvarint([]byte{5, 0}, uint64(len(details))), details...), []byte{0}, true},
 		"of the trailer":     {trailer(link.DetailsKey), nil, true},
 		"of another trailer": {trailer("other-bin"), nil, false},
 	} {

@@ -92,6 +92,7 @@ const (
 // ErrProtocol is wrapped by all errors for violations of the protocol by the peer.
 var ErrProtocol = errors.New("protocol error")
 
-func protocolError(format string, args ...any) error {
+// ProtocolError returns an error for a violation of the protocol by the peer.
+func ProtocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }

@@ -52,14 +52,13 @@ func Next(b []byte) (f Frame, n int, err error) {
 	}
 	length := int(binary.LittleEndian.Uint16(b))
 	if length < 2 {
-		return f, 0, protocolError("a frame of length %d", length)
+		return f, 0, ProtocolError("a frame of length %d", length)
 	}
 	n = lengthSize + length
 	if len(b) < n {
 		return f, 0, nil
 	}
-	f.Kind, f.Stream = Kind(b[2]), uint64(b[3])
-	f.Body = b[4:n:n]
+	f.Kind, f.Stream, f.Body = Kind(b[2]), uint64(b[3]), b[4:n:n]
 	if f.Stream >= 0x80 { // a stream id of more than one byte
 		d := reader{rest: b[3:n:n]}
 		f.Stream, f.Body = d.uint(), d.rest
@@ -79,10 +78,10 @@ func (f Frame) check() error {
 	case k == KindCredit, k.Ignorable():
 		return nil
 	case k < KindHello || k > KindReturn:
-		return protocolError("a frame of kind %#x", byte(k))
+		return ProtocolError("a frame of kind %#x", byte(k))
 	}
 	if ofCall != (f.Stream != 0) {
-		return protocolError("a frame of kind %#x has the stream %d", byte(f.Kind), f.Stream)
+		return ProtocolError("a frame of kind %#x has the stream %d", byte(f.Kind), f.Stream)
 	}
 	return nil
 }

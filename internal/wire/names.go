@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"maps"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -49,8 +50,6 @@ type Encoder struct {
 	table    table
 	names    map[string]uint64
 	profiles map[link.Profile]uint64
-	last     *link.Profile // the last profile written, which is often the next one too
-	lastAt   uint64
 }
 
 // A mark is a state of an Encoder, to which forget resets it.
@@ -69,7 +68,6 @@ func (e *Encoder) forget(m mark) {
 	}
 	if len(e.profiles) > m.profiles {
 		maps.DeleteFunc(e.profiles, func(_ link.Profile, n uint64) bool { return n > uint64(m.profiles) })
-		e.last = nil
 	}
 }
 
@@ -77,7 +75,7 @@ func (e *Encoder) forget(m mark) {
 // room.
 func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
-		return appendUint(b, n+nameFirst)
+		return binary.AppendUvarint(b, n+nameFirst)
 	}
 	if !remember || e.Literal || len(s) > maxName || !e.table.add(1, len(s)) {
 		return appendString(append(b, nameLiteral), s)
@@ -91,30 +89,22 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 
 // appendProfile appends p. p gets a number if remember is set and the table has room.
 func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte {
-	if p == e.last {
-		return appendUint(b, e.lastAt)
-	}
 	key := *p
 	key.Shared = false // has no meaning in another process
-	n, known := e.profiles[key]
-	if !known {
-		b = append(b, profileNew)
-		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept} {
-			b = appendString(b, s)
-		}
-		if !remember || e.Literal || !e.table.add(profileStrings, profileBytes(p)) {
-			return b
-		}
+	if n, known := e.profiles[key]; known {
+		return binary.AppendUvarint(b, n)
+	}
+	b = append(b, profileNew)
+	for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept} {
+		b = appendString(b, s)
+	}
+	if remember && !e.Literal && e.table.add(profileStrings, profileBytes(p)) {
 		if e.profiles == nil {
 			e.profiles = make(map[link.Profile]uint64)
 		}
-		n = uint64(len(e.profiles)) + 1
-		e.profiles[key] = n
-		e.last, e.lastAt = p, n
-		return b
+		e.profiles[key] = uint64(len(e.profiles)) + 1
 	}
-	e.last, e.lastAt = p, n
-	return appendUint(b, n)
+	return b
 }
 
 // A Decoder decodes one direction of a connection, and keeps the names and profiles
@@ -123,46 +113,31 @@ type Decoder struct {
 	Places bool // messages may be in shared memory
 	Block  int  // the largest block that is accepted, as HeadSize counts; 0 for no limit
 
-	// Recent is a valid profile that is likely to come again, for directions in which profiles
-	// have no numbers; nil for none.
-	Recent *link.Profile
-
 	table    table
-	names    []knownName
+	names    []string
 	profiles []*link.Profile
 }
 
-// A knownName is a numbered name. Whether it is valid text is checked once.
-type knownName struct {
-	s    string
-	text bool // link.ValidText(s)
-}
-
-func newName(s string) knownName { return knownName{s, link.ValidText(s)} }
-
-// name decodes a name.
-func (d *Decoder) name(r *reader, remember bool) string { return d.entry(r, remember).s }
-
-// entry decodes a name. remember must be false in a block that is sent in PARTs: new
+// name decodes a name. remember must be false in a block that is sent in PARTs: new
 // names are an error there.
-func (d *Decoder) entry(r *reader, remember bool) knownName {
+func (d *Decoder) name(r *reader, remember bool) string {
 	switch n := r.uint(); {
 	case r.err != nil:
-		return knownName{}
+		return ""
 	case n == nameLiteral:
 		if b := r.bytes(); r.wrong == nil {
-			return newName(string(b))
+			return string(b)
 		}
-		return knownName{} // the call fails, so nobody uses the name
+		return "" // the call fails, so nobody uses the name
 	case n == nameNew:
-		s := newName(r.string())
+		s := r.string()
 		switch {
 		case r.err != nil:
 		case !remember:
 			r.fail("a block in pieces has a new name")
-		case len(s.s) > maxName:
-			r.fail("the peer asks to remember a name of %d bytes", len(s.s))
-		case !d.table.add(1, len(s.s)):
+		case len(s) > maxName:
+			r.fail("the peer asks to remember a name of %d bytes", len(s))
+		case !d.table.add(1, len(s)):
 			r.fail("the peer asks to remember more names than the %d bytes of the table hold", maxTable)
 		default:
 			d.names = append(d.names, s)
@@ -170,7 +145,7 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 		return s
 	case n-nameFirst >= uint64(len(d.names)):
 		r.fail("name %d of %d", n-nameFirst, len(d.names))
-		return knownName{}
+		return ""
 	default:
 		return d.names[n-nameFirst]
 	}
@@ -178,35 +153,22 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 
 // profile decodes a profile.
 func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
-	n := r.uint()
-	if n != profileNew {
-		if n > uint64(len(d.profiles)) {
-			r.fail("profile %d of %d", n, len(d.profiles))
-			return nil
+	var p *link.Profile
+	switch n := r.uint(); {
+	case n == profileNew:
+		p = &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}
+		p.Check()
+		if r.err == nil && remember && d.table.add(profileStrings, profileBytes(p)) {
+			d.profiles = append(d.profiles, p)
 		}
-		p := d.profiles[n-1]
-		objectTo(r, p)
-		return p
+	case n > uint64(len(d.profiles)):
+		r.fail("profile %d of %d", n, len(d.profiles))
+		return nil
+	default:
+		p = d.profiles[n-1]
 	}
-	if p := d.Recent; p != nil {
-		before := *r
-		if r.is(p.Authority) && r.is(p.UserAgent) && r.is(p.ContentSubtype) && r.is(p.Encoding) && r.is(p.Accept) {
-			return p
-		}
-		*r = before
-	}
-	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}
-	p.Check()
-	objectTo(r, p)
-	if r.err == nil && remember && d.table.add(profileStrings, profileBytes(p)) {
-		d.profiles = append(d.profiles, p)
-	}
-	return p
-}
-
-// objectTo records an error of the call if p is invalid.
-func objectTo(r *reader, p *link.Profile) {
 	if what := p.Invalid(); what != "" {
 		r.object("the %s has control characters", what)
 	}
+	return p
 }

@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // A reader decodes the body of a frame. It keeps its first error, and after that returns zero
 // values.
@@ -21,34 +24,23 @@ func (r *reader) object(format string, args ...any) {
 
 func (r *reader) fail(format string, args ...any) {
 	if r.err == nil {
-		r.err = protocolError(format, args...)
+		r.err = ProtocolError(format, args...)
 	}
 	r.rest = nil
 }
 
 func (r *reader) uint() uint64 {
-	var v uint64
-	for i, b := range r.rest {
-		if i == 9 {
-			break
-		}
-		v |= uint64(b&0x7f) << (7 * i)
-		if b < 0x80 {
-			if v > MaxUint {
-				break
-			}
-			if b == 0 && i > 0 {
-				r.fail("a number is not in its shortest form")
-				return 0
-			}
-			r.rest = r.rest[i+1:]
-			return v
-		}
-	}
-	if len(r.rest) < 9 {
+	v, n := binary.Uvarint(r.rest)
+	switch {
+	case n == 0:
 		r.fail("a frame ends early")
-	} else {
+	case n < 0 || v > MaxUint:
 		r.fail("a number is too large")
+	case n > 1 && r.rest[n-1] == 0:
+		r.fail("a number is not in its shortest form")
+	default:
+		r.rest = r.rest[n:]
+		return v
 	}
 	return 0
 }
@@ -81,15 +73,6 @@ func (r *reader) end() error {
 	return r.err
 }
 
-func appendUint(b []byte, v uint64) []byte {
-	for v >= 0x80 {
-		b = append(b, byte(v)|0x80)
-		v >>= 7
-	}
-	return append(b, byte(v))
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
-
-func appendString(b []byte, s string) []byte { return append(appendUint(b, uint64(len(s))), s...) }
-
-// is reads a string and reports whether it is s.
-func (r *reader) is(s string) bool { return string(r.bytes()) == s && r.err == nil }

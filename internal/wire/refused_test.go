@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"path/filepath"
@@ -33,7 +34,7 @@ func headOf(more ...byte) []byte {
 
 // names returns a call with n new names of one byte.
 func names(id uint64, n int) []byte {
-	return bare(KindStream|FlagHead, id, headOf(append(appendUint(nil, uint64(n)), bytes.Repeat([]byte{nameNew, 1, 'k', 0}, n)...)...)...)
+	return bare(KindStream|FlagHead, id, headOf(append(binary.AppendUvarint(nil, uint64(n)), bytes.Repeat([]byte{nameNew, 1, 'k', 0}, n)...)...)...)
 }
 
 // bare returns a frame with the given body.
@@ -51,7 +52,7 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 		frames      [][]byte
 	}{
 		"entries-of-2-bytes": {"A header of 500 entries that take two bytes each: its size is 17,000 and more.", "client", false, theCall,
-			[][]byte{bare(head, 1, headOf(append(append(appendUint(nil, 500), nameNew, 1, 'k', 0), bytes.Repeat([]byte{nameFirst, 0}, 499)...)...)...)}},
+			[][]byte{bare(head, 1, headOf(append(append(binary.AppendUvarint(nil, 500), nameNew, 1, 'k', 0), bytes.Repeat([]byte{nameFirst, 0}, 499)...)...)...)}},
 		"keys-in-turns": {"Metadata whose values of one key have those of another between them.", "client", false, theCall,
 			[][]byte{bare(head, 1, headOf(3, nameNew, 1, 'a', 0, nameNew, 1, 'b', 0, nameFirst, 0)...)}},
 		"key":            {"A key in upper case.", "client", false, theCall, [][]byte{bare(head, 1, headOf(1, nameLiteral, 1, 'K', 0)...)}},

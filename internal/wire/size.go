@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"math"
 
 	"google.golang.org/grpc/metadata"
@@ -79,9 +80,7 @@ type block struct {
 
 // beginBlock starts counting a block. A limit of 0 means no limit.
 func (r *reader) beginBlock(what string, limit int) {
-	if r.block = (block{what: what, limit: int64(limit)}); limit == 0 {
-		r.block.limit = math.MaxInt64
-	}
+	r.block = block{what: what, limit: cmp.Or(int64(limit), math.MaxInt64)}
 }
 
 // spend adds strings with the given total length to the size of the block. It records

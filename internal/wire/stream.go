@@ -29,7 +29,7 @@ type Step struct {
 	HasMessage bool
 	Message    []byte // what is left to append
 	Compressed bool
-	begun      bool // the first piece was appended
+	Begun      bool // the first piece was appended
 
 	// Placed means that Message is empty and the message is in shared memory: Size bytes at Place.
 	// Such a message takes as much credit as any other of its size, even if that is more than is
@@ -42,9 +42,6 @@ type Step struct {
 func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
-
-// Begun reports whether s is in the middle of its message.
-func (s *Step) Begun() bool { return s.begun }
 
 // Join merges next into s if one frame can hold both. It reports whether it did.
 func (s *Step) Join(next *Step) bool {
@@ -69,22 +66,14 @@ func (s *Step) Join(next *Step) bool {
 // placeRoom is the maximum that a place takes in a frame, including the frame's header, in bytes.
 const placeRoom = 2*9 + 12
 
-func (s *Step) placeRoom() int {
-	if s.Placed {
-		return placeRoom
-	}
-	return 0
-}
-
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
 // Append appends as much of s as fits into one STREAM frame, after PARTs if its block is too long.
 // The message takes no more credit than the argument credit, unless it is placed; cost is what it
 // took. Append appends nothing if there is too little credit.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
-	f := framing{e: e, s: s, b: b, start: len(b)}
-	f.run(credit)
-	return append(f.close(), f.tail...), f.cost
+	out, tail, cost := e.AppendHead(b, s, credit)
+	return append(out, tail...), cost
 }
 
 // LargePiece is the size from which AppendHead does not copy a piece of a message, in bytes.
@@ -106,7 +95,7 @@ func (f *framing) run(credit int) {
 	s := f.s
 	if s.HasMessage {
 		f.overhead = MessageCost
-		if s.begun {
+		if s.Begun {
 			f.overhead = 0
 		}
 		f.piece = min(len(s.Message), credit-f.overhead)
@@ -184,7 +173,11 @@ func (f *framing) whole() bool {
 		f.b = f.appendFirst(f.b, true)
 	}
 	f.b = f.appendEnd(f.b, true)
-	if f.room() < len(s.Message)+s.placeRoom() {
+	need := len(s.Message)
+	if s.Placed {
+		need = placeRoom
+	}
+	if f.room() < need {
 		f.e.forget(mark)
 		f.b, f.flags = f.b[:f.start], 0
 		return false
@@ -227,21 +220,21 @@ func (f *framing) appendPiece() {
 	if s.Placed {
 		if f.room() >= placeRoom {
 			f.beginFrame(FlagMessage | FlagPlace)
-			f.b = appendUint(appendUint(f.b, uint64(s.Size)), uint64(s.Place))
+			f.b = binary.AppendUvarint(binary.AppendUvarint(f.b, uint64(s.Size)), uint64(s.Place))
 			f.cost = f.overhead + s.Size
 			s.HasMessage, s.Placed = false, false
 		}
 		return
 	}
-	if s.begun {
+	if s.Begun {
 		f.beginFrame(FlagPiece)
 	} else {
 		f.beginFrame(FlagMessage)
 	}
 	n := f.piece
 	if n < len(s.Message) || n > f.room() {
-		if !s.begun {
-			f.b = appendUint(f.b, uint64(len(s.Message)))
+		if !s.Begun {
+			f.b = binary.AppendUvarint(f.b, uint64(len(s.Message)))
 		}
 		if n = min(n, f.room()); n <= 0 {
 			f.b, f.flags = f.b[:before], flags
@@ -251,14 +244,14 @@ func (f *framing) appendPiece() {
 			f.flags |= FlagMore
 		}
 	}
-	if s.Compressed && !s.begun {
+	if s.Compressed && !s.Begun {
 		f.flags |= FlagCompressed
 	}
 	f.tail = s.Message[:n]
 	f.cost = n + f.overhead
-	s.Message, s.begun = s.Message[n:], true
+	s.Message, s.Begun = s.Message[n:], true
 	if f.flags&FlagMore == 0 {
-		s.HasMessage, s.Message, s.begun = false, nil, false
+		s.HasMessage, s.Message, s.Begun = false, nil, false
 	}
 }
 
@@ -314,9 +307,9 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 		more && flags&FlagEnd != 0,
 		flags&FlagCompressed != 0 && !message,
 		flags == 0:
-		return Received{}, protocolError("a frame of a call has the flags %#x", byte(flags))
+		return Received{}, ProtocolError("a frame of a call has the flags %#x", byte(flags))
 	case before != nil && !block:
-		return Received{}, protocolError("parts of a block come before a frame that has none")
+		return Received{}, ProtocolError("parts of a block come before a frame that has none")
 	}
 	rc := Received{Begins: message, Goes: piece, More: more, Compressed: flags&FlagCompressed != 0}
 	r := reader{rest: f.Body}
@@ -380,26 +373,14 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 // Plain splits the first frame off b if it is plain. n is the frame's length, or 0 if the first
 // frame is not plain or not complete. The message aliases b.
 func Plain(b []byte) (stream uint64, message []byte, n int) {
-	const head = lengthSize + 2 // with a stream id of one byte
-	if len(b) < head || Kind(b[lengthSize]) != KindStream|FlagMessage {
+	if len(b) <= lengthSize || Kind(b[lengthSize]) != KindStream|FlagMessage {
 		return 0, nil, 0
 	}
-	n = lengthSize + int(binary.LittleEndian.Uint16(b))
-	if n < head || len(b) < n {
+	f, n, err := Next(b)
+	if err != nil {
 		return 0, nil, 0
 	}
-	if stream = uint64(b[head-1]); stream < 0x80 {
-		message = b[head:n:n]
-	} else {
-		d := reader{rest: b[head-1 : n : n]}
-		if stream, message = d.uint(), d.rest; d.err != nil {
-			return 0, nil, 0
-		}
-	}
-	if stream == 0 {
-		return 0, nil, 0
-	}
-	return stream, message, n
+	return f.Stream, f.Body, n
 }
 
 // BeginPlain appends the head of a plain frame. The caller appends the message after it, and then

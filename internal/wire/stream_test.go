@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -500,7 +501,7 @@ func TestAMessageInAPlace(t *testing.T) {
 // them fits an int.
 func TestAPlacedMessageOfAnySize(t *testing.T) {
 	for _, size := range []uint64{MinPlace, 1 << 30, 1<<31 - 1, 1<<32 - 1, 1 << 32, MaxUint} {
-		b := appendUint(appendUint(beginFrame(nil, KindStream|FlagMessage|FlagPlace, 1), size), MaxUint)
+		b := binary.AppendUvarint(binary.AppendUvarint(beginFrame(nil, KindStream|FlagMessage|FlagPlace, 1), size), MaxUint)
 		d := Decoder{Block: 1 << 20, Places: true}
 		rc, err := d.Stream(one(t, finishFrame(b, 0)), nil, true)
 		if err != nil || rc.Size > math.MaxInt/2 || uint64(rc.Size) != min(size, math.MaxInt/2) || rc.Place < 0 {

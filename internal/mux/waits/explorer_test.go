@@ -135,13 +135,13 @@ type side struct {
 	past     bool // a deadline in the past interrupts reads
 	idle     bool // the idle timer runs
 	failed   bool // a read has failed
-	over     bool // the session has ended
+	ended    bool // the session has ended
 	wakes    [2]bool
 	readLoop goroutine
 	writer   goroutine
 	callers  [4]goroutine // two of each call: the one that sends, or the only one, and the one that receives
 	halves   [2]half      // one of each call
-	gone     [2]bool      // the call was aborted
+	aborted  [2]bool      // the call was aborted
 	control  batch        // credit and resets to be written
 	in       batch        // what the goroutine that reads has read
 	out      batch        // what the goroutine with the write lock writes
@@ -247,11 +247,11 @@ func (s *side) wakeSender(call int) {
 
 // abort is stream.abort.
 func (x *explorer) abort(s *side, call int, tell bool) {
-	if s.gone[call] {
+	if s.aborted[call] {
 		return
 	}
 	h := &s.halves[call]
-	s.gone[call] = true
+	s.aborted[call] = true
 	s.control.reset[call] = tell
 	s.control.credit[call] = 0
 	h.out.Backlog, h.out.Queued = 0, 0
@@ -261,7 +261,7 @@ func (x *explorer) abort(s *side, call int, tell bool) {
 
 // terminate is Session.terminate after the connection was lost.
 func (x *explorer) terminate(s *side) {
-	s.over, s.roles.Over = true, true
+	s.ended, s.roles.Ended = true, true
 	for call := range x.calls {
 		x.abort(s, call, false)
 	}
@@ -285,7 +285,7 @@ func (x *explorer) hasQueued(s *side, i int) bool {
 
 // collect is Session.collect.
 func (x *explorer) collect(s *side, i int) (b batch) {
-	if s.over || !x.hasQueued(s, i) {
+	if s.ended || !x.hasQueued(s, i) {
 		return b
 	}
 	b, s.control = s.control, batch{}
@@ -328,7 +328,7 @@ func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 		return
 	}
 	g.phase, g.after = after, absent
-	s.do(s.roles.ReleaseWriteLock(false, s.over))
+	s.do(s.roles.ReleaseWriteLock(false, s.ended))
 }
 
 // await is Session.await, or sleep if g must not read.
@@ -367,7 +367,7 @@ func (x *explorer) run(s *side, i, k int, flushes bool) {
 	mustSend := k%2 == 0 && int(h.queued) < len(x.sizes(call, i)) && !(c.serial && i == down && receives)
 	waitsToSend := !c.serial || len(x.sizes(call, i)) > 1
 	switch {
-	case s.gone[call] || !mustSend && !receives:
+	case s.aborted[call] || !mustSend && !receives:
 		s.end(k)
 	case g.done:
 		x.abort(s, call, true)
@@ -383,7 +383,7 @@ func (x *explorer) run(s *side, i, k int, flushes bool) {
 		if flushes {
 			x.flush(s, i, g, runs)
 		} else {
-			s.do(s.roles.CallWriter(s.over))
+			s.do(s.roles.CallWriter(s.ended))
 		}
 	default:
 		end := x.endOf(call, 1-i, int(h.received)+1)
@@ -393,7 +393,7 @@ func (x *explorer) run(s *side, i, k int, flushes bool) {
 		case missing <= 0:
 			h.received++
 			if x.grant(s, call, h.in.Received(size)) || !s.control.isEmpty() {
-				s.do(s.roles.CallWriter(s.over))
+				s.do(s.roles.CallWriter(s.ended))
 			}
 		case missing < size && x.grant(s, call, h.in.ForMessage(missing, x.grows)):
 			x.flush(s, i, g, runs)
@@ -415,12 +415,12 @@ func (x *explorer) handle(s *side, i int, b batch) {
 		if b.reset[call] {
 			x.abort(s, call, false)
 		}
-		if n := b.credit[call]; n > 0 && !s.gone[call] {
+		if n := b.credit[call]; n > 0 && !s.aborted[call] {
 			s.halves[call].out.Credit += int64(n)
 			s.wakeSender(call)
 		}
 	}
-	if b.bytes == 0 || s.gone[b.call] {
+	if b.bytes == 0 || s.aborted[b.call] {
 		return
 	}
 	call := int(b.call)
@@ -638,7 +638,7 @@ func (x *explorer) stepsOf(w *world, i int, who string, of func(*side) *goroutin
 				return
 			}
 			g.phase, g.after = g.after, absent
-			s.do(s.roles.ReleaseWriteLock(true, s.over))
+			s.do(s.roles.ReleaseWriteLock(true, s.ended))
 		})
 	}
 }
@@ -660,7 +660,7 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 		step("the writer", "wakes", func(n *world, s *side) {
 			s.wakes[1] = false
 			switch {
-			case s.over:
+			case s.ended:
 				s.writer.phase = ended
 			case s.roles.WriterMayWrite():
 				s.roles.WriteLock = Taken
@@ -674,11 +674,11 @@ func (x *explorer) stepsOfWriter(w *world, i int, step stepper) {
 	case s.writer.phase == writes && w.broken:
 		step("the writer", "finds the connection broken", func(n *world, s *side) {
 			s.writer = goroutine{phase: ended}
-			if s.over {
+			if s.ended {
 				x.terminate(s)
 				return
 			}
-			s.roles.Over = true
+			s.roles.Ended = true
 			s.do(s.roles.NeedReader())
 		})
 	case s.writer.phase == writes && !w.pipe[1-i].filled:
@@ -716,8 +716,8 @@ func (x *explorer) check(w *world) {
 			x.wrong = fmt.Sprintf("a goroutine of side %d waits, and no goroutine reads", i)
 		case s.roles.Reader == Nobody && !s.idle:
 			x.wrong = fmt.Sprintf("no goroutine of side %d reads, and no timer ends that", i)
-		case s.roles.Over && s.roles.Reader == Nobody:
-			x.wrong = fmt.Sprintf("the session of side %d is over, and no goroutine reads", i)
+		case s.roles.Ended && s.roles.Reader == Nobody:
+			x.wrong = fmt.Sprintf("the session of side %d has ended, and no goroutine reads", i)
 		}
 	}
 }

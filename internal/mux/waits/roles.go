@@ -30,7 +30,7 @@ type Roles struct {
 
 	Waiting      int  // goroutines, other than the reading caller, that wait for the peer and were not woken yet
 	Crowd        int  // for how many more reads the read loop stays; see CrowdLasts
-	Over         bool // the session has ended, or cannot be written: only the read loop reads
+	Ended        bool // the session has ended, or will because it cannot be written: only the read loop reads
 	BatchReplies bool // nothing is written until the read loop has run its handlers
 
 	// State of the reading caller.
@@ -144,7 +144,7 @@ func (r *Roles) Leave(failed bool) Task {
 	if r.Waiting > 0 {
 		r.Crowd = CrowdLasts
 	}
-	if r.Waiting > 0 || failed || r.Over {
+	if r.Waiting > 0 || failed || r.Ended {
 		r.Reader = ReadLoop
 		return WakeReadLoop
 	}
@@ -156,7 +156,7 @@ func (r *Roles) Leave(failed bool) Task {
 // read loop parks until Reader is ReadLoop again.
 func (r *Roles) Retire() (do Task, ok bool) {
 	switch {
-	case r.Waiting > 0 || r.Over:
+	case r.Waiting > 0 || r.Ended:
 		return 0, false
 	case r.Crowd > 0:
 		r.Crowd--
@@ -175,7 +175,7 @@ func (r *Roles) Idle() Task {
 }
 
 // MayRunHandler reports whether the read loop may run a handler.
-func (r *Roles) MayRunHandler() bool { return r.Waiting == 0 && !r.Over }
+func (r *Roles) MayRunHandler() bool { return r.Waiting == 0 && !r.Ended }
 
 // RunHandler makes the read loop run a handler. more says that other handlers follow. The replies
 // of all of them are then written together.
@@ -207,7 +207,7 @@ func (r *Roles) TakeWriteLock(mayWrite bool) (do Task, ok bool) {
 	switch {
 	case r.BatchReplies || r.WriteLock >= Taken:
 		return 0, false
-	case !mayWrite || r.Over:
+	case !mayWrite || r.Ended:
 		return r.CallWriter(false), false
 	}
 	r.WriteLock = Taken

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -68,14 +67,10 @@ func headerOf(s grpc.ServerStream) *link.CallHeader {
 // A callee is the callee's side of a call that a *grpc.Server has received.
 // It implements [link.Stream].
 type callee struct {
-	inner  grpc.ServerStream
-	waiter wait.Waiter
-	over   chan struct{} // closed when the call has ended
-
-	mu      sync.Mutex
-	end     *link.End
-	reason  error // of Abort
-	onAbort func(error)
+	side
+	inner grpc.ServerStream
+	over  chan struct{} // closed when the call has ended
+	end   *link.End     // guarded by mu
 }
 
 // state returns the error of an operation on a call that has ended, or nil if the call goes on.
@@ -172,11 +167,7 @@ func (st *callee) Recv(f *link.Frame) error {
 	case err != nil:
 		return st.broken(err)
 	}
-	received := link.Encoded(m)
-	err = received.DecodeInto(&f.Sink)
-	received.Free()
-	f.Got = err == nil
-	return err
+	return decode(m, f)
 }
 
 // broken aborts the call after an operation has failed with err, and returns the error of the
@@ -203,15 +194,3 @@ func (st *callee) Abort(reason error) {
 	}
 	close(st.over)
 }
-
-func (st *callee) OnAbort(f func(error)) {
-	st.mu.Lock()
-	st.onAbort = f
-	reason := st.reason
-	st.mu.Unlock()
-	if reason != nil {
-		f(reason)
-	}
-}
-
-func (st *callee) SetWaiter(w wait.Waiter) { st.waiter = w }

@@ -27,7 +27,7 @@ type Dialer struct {
 
 // Dial implements [link.Dialer]. It returns once the connection is ready.
 func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
-	record := &recorder{TransportCredentials: d.Creds, shared: new(recorded)}
+	record := &recorder{TransportCredentials: d.Creds}
 	if d.Creds == nil {
 		record.TransportCredentials = insecure.NewCredentials()
 	}
@@ -35,7 +35,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: grpc-go cannot connect: %w", d.Target, err)
 	}
-	return sessionOf(conn, "", record.shared.peer()), nil
+	return sessionOf(conn, "", record.peer()), nil
 }
 
 // Over returns a session whose calls grpc-go makes over conn, which it closes if it fails. An
@@ -105,15 +105,12 @@ func (s secured) Clone() credentials.TransportCredentials { return s }
 // It implements [credentials.TransportCredentials].
 type recorder struct {
 	credentials.TransportCredentials
-	shared *recorded
-}
 
-type recorded struct {
 	mu   sync.Mutex
 	last link.Peer
 }
 
-func (r *recorded) peer() link.Peer {
+func (r *recorder) peer() link.Peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last
@@ -122,13 +119,11 @@ func (r *recorded) peer() link.Peer {
 func (r *recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := r.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err == nil {
-		r.shared.mu.Lock()
-		r.shared.last = link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
-		r.shared.mu.Unlock()
+		r.mu.Lock()
+		r.last = link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth}
+		r.mu.Unlock()
 	}
 	return conn, auth, err
 }
 
-func (r *recorder) Clone() credentials.TransportCredentials {
-	return &recorder{r.TransportCredentials.Clone(), r.shared}
-}
+func (r *recorder) Clone() credentials.TransportCredentials { return r }

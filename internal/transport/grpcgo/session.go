@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -27,14 +29,13 @@ type Session struct {
 	name      string // for errors
 	authority string
 	peer      link.Peer
-	end       func()        // called when ended is closed
+	end       func()        // called after ended was closed
 	done      chan struct{} // closed when no more calls are made
 	ended     chan struct{} // closed after done, when all calls have ended
 	counted   counters.Session
 
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
-	over    bool  // ended is closed
 	live    map[*stream]struct{}
 	unary   int // how many calls of Invoke run
 }
@@ -42,8 +43,9 @@ type Session struct {
 var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 
 // NewSession returns a session whose calls conn makes, to a peer whose connection has the given
-// authority. It makes unary calls as such if peer.OneShot is set. Errors of conn can wrap
-// [link.ErrUnprocessed]. end is called when the session has ended.
+// authority. It makes unary calls as such if peer.OneShot is set: then a policy's DoneInfo says what
+// it says with grpc-go. Errors of conn can wrap [link.ErrUnprocessed]. end is called when the session
+// has ended.
 func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
 	s := &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
@@ -152,12 +154,10 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	}
 	st := &stream{session: s, deadline: o.Deadline}
 	own := metadata.NewOutgoingContext(context.Background(), o.Sent())
-	if o.Deadline.IsZero() {
-		st.ctx, st.cancel = context.WithCancelCause(own)
-	} else {
+	st.ctx, st.cancel = context.WithCancelCause(own)
+	if !o.Deadline.IsZero() {
 		var stop context.CancelFunc
-		own, stop = context.WithDeadline(own, o.Deadline)
-		st.ctx, st.cancel = context.WithCancelCause(own)
+		st.ctx, stop = context.WithDeadline(st.ctx, o.Deadline)
 		context.AfterFunc(st.ctx, stop)
 	}
 	s.mu.Lock()
@@ -213,14 +213,6 @@ func (s *Session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 	return opts
 }
 
-// remove removes a stream that has ended.
-func (s *Session) remove(st *stream) {
-	s.mu.Lock()
-	delete(s.live, st)
-	s.mu.Unlock()
-	s.endIfIdle()
-}
-
 // Drain implements [link.Session]. It is not used: the peer makes no calls.
 func (s *Session) Drain() <-chan struct{} { return s.done }
 
@@ -240,23 +232,21 @@ func (s *Session) retire(reason error) {
 // endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
-	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !s.over
-	s.over = s.over || ends
+	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !link.IsClosed(s.ended)
+	if ends {
+		s.counted.End()
+		close(s.ended)
+	}
 	s.mu.Unlock()
 	if ends {
 		s.end()
-		s.counted.End()
-		close(s.ended)
 	}
 }
 
 // Close implements [link.Session].
 func (s *Session) Close(reason error) error {
 	s.mu.Lock()
-	var open []*stream
-	for st := range s.live {
-		open = append(open, st)
-	}
+	open := slices.Collect(maps.Keys(s.live))
 	s.mu.Unlock()
 	s.retire(reason)
 	for _, st := range open {

@@ -15,23 +15,52 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
+// A side is what both sides of a call have.
+type side struct {
+	waiter wait.Waiter
+
+	mu      sync.Mutex
+	reason  error // of Abort
+	onAbort func(error)
+}
+
+// OnAbort implements [link.Stream].
+func (s *side) OnAbort(f func(error)) {
+	s.mu.Lock()
+	s.onAbort = f
+	reason := s.reason
+	s.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (s *side) SetWaiter(w wait.Waiter) { s.waiter = w }
+
+// decode decodes the message m into f.
+func decode(m mem.BufferSlice, f *link.Frame) error {
+	received := link.Encoded(m)
+	err := received.DecodeInto(&f.Sink)
+	received.Free()
+	f.Got = err == nil
+	return err
+}
+
 // A stream is a call that grpc-go makes. It implements [link.Stream].
 type stream struct {
+	side
 	session  *Session
 	inner    grpc.ClientStream
 	ctx      context.Context // of inner
 	cancel   context.CancelCauseFunc
 	deadline time.Time // zero for none
-	waiter   wait.Waiter
 
 	// Used only by the goroutine that receives.
 	headerKnown bool
 	late        bool // what Recv receives next has arrived after the deadline
 
-	mu      sync.Mutex
-	reason  error // of Abort
-	ended   bool  // the end was received, or the stream aborted
-	onAbort func(error)
+	ended bool // the end was received, or the stream aborted; guarded by mu
 }
 
 func (st *stream) Send(f *link.Frame) error {
@@ -108,11 +137,7 @@ func (st *stream) receive(f *link.Frame) error {
 	if err := wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(&m) }); err != nil {
 		return st.end(f, err)
 	}
-	received := link.Encoded(m)
-	err := received.DecodeInto(&f.Sink)
-	received.Free()
-	f.Got = err == nil
-	return err
+	return decode(m, f)
 }
 
 // end puts the end of the call, with err as grpc-go reports it, into f. It returns the reason
@@ -139,7 +164,11 @@ func (st *stream) end(f *link.Frame, err error) error {
 // finish releases what the stream uses.
 func (st *stream) finish() {
 	st.cancel(nil)
-	st.session.remove(st)
+	s := st.session
+	s.mu.Lock()
+	delete(s.live, st)
+	s.mu.Unlock()
+	s.endIfIdle()
 }
 
 func (st *stream) aborted() error {
@@ -162,18 +191,6 @@ func (st *stream) Abort(reason error) {
 		f(reason)
 	}
 }
-
-func (st *stream) OnAbort(f func(error)) {
-	st.mu.Lock()
-	st.onAbort = f
-	reason := st.reason
-	st.mu.Unlock()
-	if reason != nil {
-		f(reason)
-	}
-}
-
-func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 // rawCodec is the codec of messages that are encoded already. It implements [encoding.CodecV2].
 type rawCodec struct{}

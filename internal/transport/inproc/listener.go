@@ -18,7 +18,6 @@ import (
 type Listener struct {
 	name string
 	done chan struct{}
-	once sync.Once
 
 	mu      sync.Mutex
 	serving chan struct{} // closed once accept is set
@@ -63,12 +62,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Close implements [net.Listener] and frees the name. Open sessions stay open.
 func (l *Listener) Close() error {
-	l.once.Do(func() {
-		names.Lock()
+	names.Lock()
+	defer names.Unlock()
+	if !link.IsClosed(l.done) {
 		delete(names.listeners, l.name)
-		names.Unlock()
 		close(l.done)
-	})
+	}
 	return nil
 }
 
@@ -98,14 +97,11 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	select {
 	case <-l.serving:
 	case <-l.done:
-		return nil, fmt.Errorf("inproc:%s: %w", d.Name, errClosed)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("inproc:%s: no server serves the listener yet: %w", d.Name, ctx.Err())
 	}
-	select {
-	case <-l.done:
+	if link.IsClosed(l.done) {
 		return nil, fmt.Errorf("inproc:%s: %w", d.Name, errClosed)
-	default:
 	}
 	s, err := Connect(d.Name, d.Options, l.accept)
 	if err != nil {

@@ -25,7 +25,7 @@ func (a *acceptor) HandleUnary(c *link.UnaryCall, _ bool) error {
 	if a.refuse != nil {
 		return a.refuse
 	}
-	return c.Finish(nil, nil, link.End{})
+	return c.Send(nil, nil, &link.End{})
 }
 
 func (a *acceptor) HandleStream(s link.Stream, _ *link.CallHeader) error {

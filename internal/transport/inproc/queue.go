@@ -1,6 +1,7 @@
 package inproc
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -84,22 +85,15 @@ const maxKept = 4 * yieldEvery
 // not a limit.
 const yieldEvery = 32
 
+// send sends f. If f has an end, its message was captured already.
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	if q.receiverParked.Load() {
 		if done, err := q.sendDirect(f); done {
 			return err
 		}
 	}
-	if err := q.capture(f); err != nil {
-		return err
-	}
-	return q.enqueue(f, w)
-}
-
-// sendEnd does the work of send for a frame with an end. The frame's message was already captured.
-func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
-	if q.receiverParked.Load() {
-		if done, err := q.sendDirect(f); done {
+	if f.End == nil {
+		if err := q.capture(f); err != nil {
 			return err
 		}
 	}
@@ -127,7 +121,8 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		q.mu.Unlock()
 		return err
 	}
-	it := q.newItem()
+	q.items = slices.Grow(q.items, 1)[:len(q.items)+1] // append would clear the item
+	it := &q.items[len(q.items)-1]
 	it.header, it.end, it.hasMsg, it.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	if f.HasMsg {
 		it.msg, q.spare = q.spare, it.msg
@@ -147,20 +142,6 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		wait.Yield(w)
 	}
 	return nil
-}
-
-// newItem appends an item to items and returns it. The caller holds mu.
-func (q *queue) newItem() *item {
-	n := len(q.items)
-	if n == cap(q.items) {
-		room := 2 // most streams queue little
-		if n > 0 {
-			room = max(yieldEvery, 2*n)
-		}
-		q.items = append(make([]item, 0, room), q.items...)
-	}
-	q.items = q.items[:n+1]
-	return &q.items[n]
 }
 
 // sendDirect hands f to a parked receiver. done is false, and nothing has changed, if there

@@ -27,9 +27,8 @@ type session struct {
 	ended   chan struct{} // closed by Close
 	retired atomic.Bool   // the session ends when no call is left
 
-	mu       sync.Mutex
-	isClosed bool
-	reason   error // that Close was called with
+	mu     sync.Mutex
+	reason error // that Close was called with; set before ended is closed
 }
 
 // A direction holds what calls in one direction need. acceptor and terms are set once,
@@ -39,8 +38,7 @@ type direction struct {
 	terms    link.Terms
 	window   int           // how far the callee may send ahead of the caller on a stream, in bytes
 	calls    atomic.Int64  // that run
-	done     chan struct{} // closed when no more calls are made
-	isDone   bool          // guarded by the session's mu
+	done     chan struct{} // closed when no more calls are made, under the session's mu
 }
 
 // An end is the session as one side uses it. It implements [link.Session].
@@ -99,11 +97,8 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	}
 	s.client.counted.Begin(true, counters.InProcess)
 	s.server.counted.Begin(false, counters.InProcess)
-	s.mu.Lock()
-	closed, reason := s.isClosed, s.reason
-	s.mu.Unlock()
-	if closed { // the server closed the session before both acceptors were set
-		s.reportEnd(reason, reason)
+	if link.IsClosed(s.ended) { // the server closed the session before both acceptors were set
+		s.reportEnd(s.reason, s.reason)
 	}
 	return &s.client, nil
 }
@@ -116,8 +111,7 @@ func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
 
 // stop ends the making of calls in d. The session's mu is held.
 func (d *direction) stop() {
-	if !d.isDone {
-		d.isDone = true
+	if !link.IsClosed(d.done) {
 		close(d.done)
 	}
 }
@@ -226,9 +220,9 @@ func (e *end) Close(reason error) error {
 	e.stop()
 	s := e.session
 	s.mu.Lock()
-	first := !s.isClosed
+	first := !link.IsClosed(s.ended)
 	if first {
-		s.isClosed, s.reason = true, reason
+		s.reason = reason
 		s.client.counted.End()
 		s.server.counted.End()
 		close(s.ended)

@@ -19,7 +19,8 @@ type pipe struct {
 	mu     sync.Mutex
 	reason error // why it was aborted
 	ended  bool  // the callee has sent its End
-	over   bool  // the call has ended, and the session knows it
+
+	reported sync.Once // the session learns that the call has ended
 }
 
 // A streamEnd is one side's end of the stream. It implements [link.Stream].
@@ -42,36 +43,36 @@ func newPipe(up, down int) *pipe {
 }
 
 func (e *streamEnd) Send(f *link.Frame) error {
-	if f.End != nil {
-		// Capture the message first: the codec can be slow or fail, and until then the call must
-		// not count as ended.
-		if err := e.out.capture(f); err != nil {
-			return err
-		}
-		if link.Passed(e.pipe.deadline) {
-			copied, end := *f, *f.End
-			end.Late, copied.End = true, &end
-			f = &copied
-		}
-		// An end and an abort race: both sides see whichever comes first.
-		e.pipe.mu.Lock()
-		reason := e.pipe.reason
-		e.pipe.ended = reason == nil
-		e.pipe.mu.Unlock()
-		if reason != nil {
-			return reason
-		}
-		if err := e.out.sendEnd(f, e.waiter); err != nil {
-			e.pipe.mu.Lock()
-			e.pipe.ended = false
-			e.pipe.mu.Unlock()
-			return err
-		}
-		e.in.close(link.ErrEnded, link.ErrEnded)
-		e.pipe.end()
-		return nil
+	if f.End == nil {
+		return e.out.send(f, e.waiter)
 	}
-	return e.out.send(f, e.waiter)
+	// Capture the message first: the codec can be slow or fail, and until then the call must
+	// not count as ended.
+	if err := e.out.capture(f); err != nil {
+		return err
+	}
+	if link.Passed(e.pipe.deadline) {
+		copied, end := *f, *f.End
+		end.Late, copied.End = true, &end
+		f = &copied
+	}
+	// An end and an abort race: both sides see whichever comes first.
+	e.pipe.mu.Lock()
+	reason := e.pipe.reason
+	e.pipe.ended = reason == nil
+	e.pipe.mu.Unlock()
+	if reason != nil {
+		return reason
+	}
+	if err := e.out.send(f, e.waiter); err != nil {
+		e.pipe.mu.Lock()
+		e.pipe.ended = false
+		e.pipe.mu.Unlock()
+		return err
+	}
+	e.in.close(link.ErrEnded, link.ErrEnded)
+	e.pipe.end()
+	return nil
 }
 
 func (e *streamEnd) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
@@ -99,12 +100,8 @@ func (e *streamEnd) Abort(reason error) {
 
 // end tells the session once that the call has ended.
 func (p *pipe) end() {
-	p.mu.Lock()
-	first := !p.over
-	p.over = true
-	p.mu.Unlock()
-	if first && p.session != nil {
-		p.direction.end(p.session)
+	if p.session != nil {
+		p.reported.Do(func() { p.direction.end(p.session) })
 	}
 }
 

@@ -157,12 +157,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 }
 
 // TryWrite implements [mux.Prompt].
-func (c *Conn) TryWrite(b []byte, all [][]byte) (int, error) {
+func (c *Conn) TryWrite(all ...[]byte) (int, error) {
 	c.out.Lock()
 	defer c.out.Unlock()
-	if all == nil {
-		return c.write(b)
-	}
 	return c.write(all...)
 }
 

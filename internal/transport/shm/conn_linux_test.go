@@ -50,7 +50,7 @@ func TestBytesArriveInOrderBothWaysAtOnce(t *testing.T) {
 						var err error
 						if prompt && rnd.IntN(2) == 0 {
 							half := most / 2
-							n, err = c.TryWrite(nil, [][]byte{rest[:half], rest[half:most]})
+							n, err = c.TryWrite(rest[:half], rest[half:most])
 						} else {
 							n, err = c.Write(rest[:most])
 							if n != most {
@@ -375,11 +375,11 @@ func TestTryWriteWritesWhatThereIsRoomFor(t *testing.T) {
 			t.Error(n, err)
 		}
 		data := pattern(ringSize + 1000)
-		n, err := c.TryWrite(nil, [][]byte{data[:100], nil, data[100 : ringSize-1], data[ringSize-1:]})
+		n, err := c.TryWrite(data[:100], nil, data[100:ringSize-1], data[ringSize-1:])
 		if n != ringSize || err != nil {
 			t.Error(n, err)
 		}
-		if n, err := c.TryWrite(data, nil); n != 0 || err != nil {
+		if n, err := c.TryWrite(data); n != 0 || err != nil {
 			t.Error(n, err)
 		}
 		got := make([]byte, 2*ringSize)
@@ -398,7 +398,7 @@ func TestNothingWorksAfterClose(t *testing.T) {
 			"Read":     func() (int, error) { return c.Read(b) },
 			"Write":    func() (int, error) { return c.Write(b) },
 			"TryRead":  func() (int, error) { return c.TryRead(b) },
-			"TryWrite": func() (int, error) { return c.TryWrite(b, nil) },
+			"TryWrite": func() (int, error) { return c.TryWrite(b) },
 		} {
 			if n, err := f(); n != 0 || !errors.Is(err, net.ErrClosed) {
 				t.Errorf("%s: %d, %v", name, n, err)
@@ -429,7 +429,7 @@ func TestAConnectionsPeerBreaksTheRules(t *testing.T) {
 		if got := soon(t, "Write", done); got.n != ringSize || !errors.Is(got.err, errBroken) {
 			t.Error(got)
 		}
-		if n, err := c.TryWrite(make([]byte, 1), nil); n != 0 || !errors.Is(err, errBroken) {
+		if n, err := c.TryWrite(make([]byte, 1)); n != 0 || !errors.Is(err, errBroken) {
 			t.Error(n, err)
 		}
 	})
@@ -448,7 +448,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 				func(_ *rand.Rand, b []byte) (int, error) { return c.TryRead(b) },
 				func(_ *rand.Rand, b []byte) (int, error) { return c.Write(b) },
 				func(_ *rand.Rand, b []byte) (int, error) {
-					return c.TryWrite(nil, [][]byte{b[:len(b)/2], b[len(b)/2:]})
+					return c.TryWrite(b[:len(b)/2], b[len(b)/2:])
 				},
 			} {
 				all.Go(func() {
@@ -531,7 +531,7 @@ func (b *bubbled) Read(p []byte) (int, error) {
 
 func (b *bubbled) Write(p []byte) (n int, err error) {
 	for {
-		wrote, err := b.conn.TryWrite(p[n:], nil)
+		wrote, err := b.conn.TryWrite(p[n:])
 		if n += wrote; wrote > 0 {
 			ring(b.peer.data)
 		}

@@ -69,7 +69,7 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 			t.Errorf("%d bytes of both segments are there, of %d", segments, least)
 		}
 		for wrote := 0; wrote < f.layout.ring; { // which takes what is put there, and no more
-			n, err := c.TryWrite(make([]byte, 10_000), nil)
+			n, err := c.TryWrite(make([]byte, 10_000))
 			if wrote += n; err != nil || n == 0 && wrote < f.layout.ring {
 				t.Fatal(n, err)
 			}
@@ -217,7 +217,7 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 			c.Placed(own)
 		}
 		for wrote := 0; wrote < c.mine.file.layout.ring; { // nor do those of its ring
-			n, err := c.TryWrite(make([]byte, extendBy), nil)
+			n, err := c.TryWrite(make([]byte, extendBy))
 			if wrote += n; err != nil {
 				t.Fatal(err)
 			}

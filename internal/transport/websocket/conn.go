@@ -20,7 +20,7 @@ const Subprotocol = "nearcall.v1"
 // A Prompt reads and writes a socket without blocking, as mux.Prompt does.
 type Prompt interface {
 	TryRead(b []byte) (n int, err error)
-	TryWrite(b []byte, all [][]byte) (n int, err error)
+	TryWrite(all ...[]byte) (n int, err error)
 }
 
 // A Conn is a WebSocket whose messages are a stream of bytes. One goroutine may read while
@@ -305,7 +305,7 @@ func (c *Conn) wrote(n int) (payload int) {
 }
 
 // TryWrite implements [Prompt].
-func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
+func (c *PromptConn) TryWrite(all ...[]byte) (n int, err error) {
 	if !c.mu.TryLock() {
 		return 0, nil // a PONG is being written; Write waits for that
 	}
@@ -317,12 +317,7 @@ func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
 		return 0, nil // Write must complete the message
 	}
 	c.begins()
-	if all == nil {
-		one := [1][]byte{b}
-		n, err = c.tryMessage(one[:])
-	} else {
-		n, err = c.tryMessage(all)
-	}
+	n, err = c.tryMessage(all)
 	c.finishTry()
 	return n, err
 }
@@ -344,9 +339,9 @@ func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
 	size := sizeOf(all)
 	c.begin(size)
 	if !c.client && size >= minGather {
-		n, err = c.socket.TryWrite(nil, append([][]byte{c.out.head}, all...))
+		n, err = c.socket.TryWrite(append([][]byte{c.out.head}, all...)...)
 	} else {
-		n, err = c.socket.TryWrite(c.copied(all...), nil)
+		n, err = c.socket.TryWrite(c.copied(all...))
 	}
 	if n == 0 {
 		c.out = message{}
@@ -398,7 +393,7 @@ func (c *Conn) Close() error {
 func (c *PromptConn) Close() error {
 	if c.beginClose() && c.mu.TryLock() {
 		if !c.said && c.out.isDone() {
-			_, _ = c.socket.TryWrite(c.closeFrame(), nil)
+			_, _ = c.socket.TryWrite(c.closeFrame())
 		}
 		_ = c.Conn.Conn.Close()
 		c.mu.Unlock()

@@ -65,10 +65,8 @@ type scripted struct {
 
 func (s *scripted) TryRead([]byte) (int, error) { return 0, nil }
 
-func (s *scripted) TryWrite(b []byte, all [][]byte) (int, error) {
-	if all != nil {
-		b = bytes.Join(all, nil)
-	}
+func (s *scripted) TryWrite(all ...[]byte) (int, error) {
+	b := bytes.Join(all, nil)
 	n := s.r.IntN(len(b) + 1)
 	if s.r.IntN(3) == 0 {
 		n = min(n, 3) // within the header
@@ -98,13 +96,7 @@ func TestWritesInPartsAreOneStream(t *testing.T) {
 				all = append(all, bytes.Clone(noise[:1+r.IntN([]int{10, 1000, len(noise)}[r.IntN(3)])]))
 			}
 			sent := bytes.Join(all, nil)
-			var n int
-			var err error
-			if len(all) == 1 {
-				n, err = c.TryWrite(all[0], nil)
-			} else {
-				n, err = c.TryWrite(nil, all)
-			}
+			n, err := c.TryWrite(all...)
 			if err != nil {
 				t.Fatal(err)
 			}

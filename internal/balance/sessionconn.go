@@ -11,17 +11,19 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/relay"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
 
-// A carrier is the connection that grpc-go's transport gets for a SubConn with a session. It plays a
-// server of HTTP/2 that answers SETTINGS and PINGs, and ends when the session takes no more calls.
-// When grpc-go opens a stream, such as a health check, a grpc.Server goes on, which passes calls on to
-// the session.
-type carrier struct {
+// A sessionConn is the connection that grpc-go's transport gets for a SubConn with a session. It plays
+// a server of HTTP/2 that answers SETTINGS and PINGs, and ends when the session takes no more calls.
+// If grpc-go opens a stream (a health check, say), the sessionConn starts a grpc.Server that relays it
+// to the session.
+type sessionConn struct {
 	session link.Session
 	end     func() // called once when grpc-go closes the connection
 	closed  chan struct{}
@@ -37,8 +39,8 @@ type carrier struct {
 	server   net.Conn // leads to a grpc.Server, after the first stream was opened
 }
 
-// pipeBuffer is the size of buffers for what grpc-go and a carrier's server say to each other. It is
-// small, because each SubConn can have a server, and its calls are.
+// pipeBuffer is the size of buffers for what grpc-go and a sessionConn's server say to each other. It
+// is small, because each SubConn can have a server, and its calls are.
 const pipeBuffer = 2 << 10
 
 const (
@@ -52,8 +54,8 @@ const (
 	flagAck           = 1
 )
 
-func newCarrier(s link.Session, end func()) *carrier {
-	return &carrier{session: s, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
+func newSessionConn(s link.Session, end func()) *sessionConn {
+	return &sessionConn{session: s, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // frame appends a frame of stream 0.
@@ -63,7 +65,7 @@ func frame(b []byte, kind, flags byte, payload []byte) []byte {
 }
 
 // Read implements [net.Conn].
-func (c *carrier) Read(b []byte) (int, error) {
+func (c *sessionConn) Read(b []byte) (int, error) {
 	if err := c.ready(); err != nil {
 		return 0, err
 	}
@@ -78,8 +80,24 @@ func (c *carrier) Read(b []byte) (int, error) {
 	return server.Read(b)
 }
 
+// ReadOnReady reads up to size bytes into a buffer of the pool, once there are any. grpc-go's transport
+// reads through a buffer of 32 KiB. With this method it has one only while there is something to read,
+// so that clients of many servers need less memory. A server's pipe cannot tell, so its buffer is small.
+func (c *sessionConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	if err := c.ready(); err != nil {
+		return nil, 0, err
+	}
+	b := pool.Get(min(size, pipeBuffer))
+	n, err := c.Read(*b)
+	if n == 0 {
+		pool.Put(b)
+		return nil, 0, err
+	}
+	return b, n, err
+}
+
 // ready waits until there is something to read, or a server from which to read.
-func (c *carrier) ready() error {
+func (c *sessionConn) ready() error {
 	for {
 		c.mu.Lock()
 		ready := len(c.out) > 0 || c.server != nil
@@ -98,7 +116,7 @@ func (c *carrier) ready() error {
 }
 
 // Write implements [net.Conn].
-func (c *carrier) Write(b []byte) (int, error) {
+func (c *sessionConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	if c.isClosed {
 		c.mu.Unlock()
@@ -108,21 +126,28 @@ func (c *carrier) Write(b []byte) (int, error) {
 		c.mu.Unlock()
 		return server.Write(b)
 	}
-	defer c.mu.Unlock()
 	c.in = append(c.in, b...)
-	c.answerLocked()
+	first := c.answerLocked()
+	server := c.server
+	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
+	if server != nil {
+		if _, err := server.Write(first); err != nil {
+			return 0, err
+		}
+	}
 	return len(b), nil
 }
 
-// answerLocked handles the frames that grpc-go has written.
-func (c *carrier) answerLocked() {
+// answerLocked handles the frames that grpc-go has written. At the first stream it starts the server,
+// and returns what the server must be sent first.
+func (c *sessionConn) answerLocked() (first []byte) {
 	if !c.begun {
 		if len(c.in) < len(preface) {
-			return
+			return nil
 		}
 		c.begun, c.in = true, c.in[len(preface):]
 		c.out = frame(c.out, frameSettings, 0, nil)
@@ -130,13 +155,12 @@ func (c *carrier) answerLocked() {
 	for len(c.in) >= frameHead {
 		n := frameHead + int(binary.BigEndian.Uint32(c.in)>>8)
 		if len(c.in) < n {
-			return
+			return nil
 		}
 		payload, ack := c.in[frameHead:n], c.in[4]&flagAck != 0
 		switch kind := c.in[3]; {
 		case kind == frameHeaders:
-			c.serveLocked()
-			return
+			return c.serveLocked()
 		case kind == frameSettings && !ack:
 			c.settings = append(c.settings, payload...)
 			c.out = frame(c.out, frameSettings, flagAck, nil)
@@ -147,18 +171,13 @@ func (c *carrier) answerLocked() {
 		}
 		c.in = c.in[n:]
 	}
+	return nil
 }
 
-// serveLocked lets a grpc.Server go on. That gets what grpc-go has sent so far. The server's
-// SETTINGS are not the first ones that grpc-go gets, which HTTP/2 allows. When the session is done the
-// server says so with GOAWAY, and calls that run can finish.
-func (c *carrier) serveLocked() {
-	first := frame([]byte(preface), frameSettings, 0, c.settings)
-	first = append(append(first, c.updates...), c.in...)
-	near, far := net.Pipe()
-	c.server, c.in, c.updates = near, nil, nil
-	b := &bridge{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
-	b.conns <- &bridged{Conn: far, first: first}
+// serveLocked starts a grpc.Server, and returns what grpc-go has sent so far. The server's SETTINGS are
+// not the first ones that grpc-go gets, which HTTP/2 allows. When the session is done the server says
+// so with GOAWAY, and calls that run can finish.
+func (c *sessionConn) serveLocked() (first []byte) {
 	accept := func(context.Context) (link.Acceptor, error) {
 		return &relay.Acceptor{To: c.session, Go: func(f func()) { go f() }}, nil
 	}
@@ -166,7 +185,9 @@ func (c *carrier) serveLocked() {
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32),
 		grpc.ReadBufferSize(pipeBuffer), grpc.WriteBufferSize(pipeBuffer),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 1, PermitWithoutStream: true}))
-	go func() { _ = server.Serve(b) }()
+	listener := bufconn.Listen(pipeBuffer)
+	go func() { _ = server.Serve(listener) }()
+	near, _ := listener.Dial() // it fails only after the server has stopped
 	go func() {
 		select {
 		case <-c.session.Done():
@@ -177,15 +198,19 @@ func (c *carrier) serveLocked() {
 		_ = near.Close()
 		server.Stop()
 	}()
+	first = frame([]byte(preface), frameSettings, 0, c.settings)
+	first = append(append(first, c.updates...), c.in...)
+	c.server, c.in, c.updates = near, nil, nil
+	return first
 }
 
 // Close implements [net.Conn].
-func (c *carrier) Close() error {
+func (c *sessionConn) Close() error {
 	c.mu.Lock()
-	over := c.isClosed
+	first := !c.isClosed
 	c.isClosed = true
 	c.mu.Unlock()
-	if !over {
+	if first {
 		close(c.closed)
 		c.end()
 	}
@@ -193,75 +218,17 @@ func (c *carrier) Close() error {
 }
 
 // LocalAddr implements [net.Conn].
-func (c *carrier) LocalAddr() net.Addr { return c.session.Peer().LocalAddr }
+func (c *sessionConn) LocalAddr() net.Addr { return c.session.Peer().LocalAddr }
 
 // RemoteAddr implements [net.Conn].
-func (c *carrier) RemoteAddr() net.Addr { return c.session.Peer().Addr }
+func (c *sessionConn) RemoteAddr() net.Addr { return c.session.Peer().Addr }
 
 // SetDeadline implements [net.Conn]. Deadlines have no effect: Write does not wait, and grpc-go closes
 // the connection to end a Read.
-func (*carrier) SetDeadline(time.Time) error { return nil }
+func (*sessionConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements [net.Conn].
-func (*carrier) SetReadDeadline(time.Time) error { return nil }
+func (*sessionConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements [net.Conn].
-func (*carrier) SetWriteDeadline(time.Time) error { return nil }
-
-// A bridge is the listener of a carrier's grpc.Server. It has one connection.
-type bridge struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-// Accept implements [net.Listener].
-func (b *bridge) Accept() (net.Conn, error) {
-	select {
-	case c := <-b.conns:
-		return c, nil
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements [net.Listener].
-func (b *bridge) Close() error {
-	b.once.Do(func() {
-		close(b.closed)
-		select {
-		case c := <-b.conns: // the server was stopped before it began
-			_ = c.Close()
-		default:
-		}
-	})
-	return nil
-}
-
-// Addr implements [net.Listener].
-func (*bridge) Addr() net.Addr { return bridgeAddr{} }
-
-// bridgeAddr is the address of a bridge, which nobody dials.
-type bridgeAddr struct{}
-
-// Network implements [net.Addr].
-func (bridgeAddr) Network() string { return "nearcall" }
-
-// String implements [net.Addr].
-func (bridgeAddr) String() string { return "nearcall" }
-
-// bridged is the server's end of a connection. Read returns first before what arrives.
-type bridged struct {
-	net.Conn
-	first []byte
-}
-
-// Read implements [net.Conn].
-func (b *bridged) Read(to []byte) (int, error) {
-	if len(b.first) > 0 {
-		n := copy(to, b.first)
-		b.first = b.first[n:]
-		return n, nil
-	}
-	return b.Conn.Read(to)
-}
+func (*sessionConn) SetWriteDeadline(time.Time) error { return nil }

@@ -35,8 +35,8 @@ func (echo) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 	}
 }
 
-// carried returns a carrier of a session with an echo, and the session.
-func carried(t testing.TB) (*carrier, link.Session) {
+// connected returns a sessionConn whose session has an echo, and the session.
+func connected(t testing.TB) (*sessionConn, link.Session) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +50,7 @@ func carried(t testing.TB) (*carrier, link.Session) {
 		t.Fatal(err)
 	}
 	s := grpcgo.NewSession(conn, "echo", "echo", link.Peer{Addr: lis.Addr(), LocalAddr: lis.Addr()}, func() {})
-	c := newCarrier(s, s.Retire)
+	c := newSessionConn(s, s.Retire)
 	t.Cleanup(func() {
 		_ = c.Close()
 		_ = conn.Close()
@@ -59,10 +59,10 @@ func carried(t testing.TB) (*carrier, link.Session) {
 	return c, s
 }
 
-// over returns a client of grpc-go over a carrier.
-func over(t *testing.T, c *carrier) testpb.TestServiceClient {
+// over returns a client of grpc-go over a sessionConn.
+func over(t *testing.T, c *sessionConn) testpb.TestServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///carrier", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///session", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return c, nil }))
 	if err != nil {
 		t.Fatal(err)
@@ -72,8 +72,8 @@ func over(t *testing.T, c *carrier) testpb.TestServiceClient {
 }
 
 // A call that runs when the session ends can finish, as after GOAWAY.
-func TestACarriedCallFinishesWhenItsSessionIsDone(t *testing.T) {
-	c, session := carried(t)
+func TestACallOfGRPCFinishesWhenItsSessionIsDone(t *testing.T) {
+	c, session := connected(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	s, err := over(t, c).FullDuplexCall(ctx)
@@ -98,7 +98,7 @@ func TestACarriedCallFinishesWhenItsSessionIsDone(t *testing.T) {
 	if _, err := s.Recv(); err != io.EOF {
 		t.Error(err)
 	}
-	leak.Eventually(t, "the carrier ends", func() bool { return link.IsClosed(c.closed) })
+	leak.Eventually(t, "the connection ends", func() bool { return link.IsClosed(c.closed) })
 }
 
 // readFrame returns the kind and the payload of the next frame.
@@ -127,12 +127,12 @@ func headers() []byte {
 	return b
 }
 
-// A carrier answers all PINGs, however many there are: grpc-go's keepalive sends them while a
+// A sessionConn answers all PINGs, however many there are: grpc-go's keepalive sends them while a
 // health check says nothing.
-func TestACarrierAnswersPings(t *testing.T) {
+func TestASessionConnAnswersPings(t *testing.T) {
 	for _, first := range []string{"before a call", "during a call"} {
 		t.Run(first, func(t *testing.T) {
-			c, _ := carried(t)
+			c, _ := connected(t)
 			b := frame([]byte(preface), frameSettings, 0, nil)
 			if first == "during a call" {
 				b = append(b, headers()...)
@@ -158,33 +158,33 @@ func TestACarrierAnswersPings(t *testing.T) {
 	}
 }
 
-// Each place where a carrier waits is left for each reason for which it must be.
-func TestAllWaitsOfCarriersEnd(t *testing.T) {
-	closing := func(c *carrier, _ link.Session) { _ = c.Close() }
-	retiring := func(_ *carrier, s link.Session) { s.Retire() }
-	losing := func(_ *carrier, s link.Session) { _ = s.Close(net.ErrClosed) }
+// Each place where a sessionConn waits is left for each reason for which it must be.
+func TestAllWaitsOfSessionConnsEnd(t *testing.T) {
+	closing := func(c *sessionConn, _ link.Session) { _ = c.Close() }
+	retiring := func(_ *sessionConn, s link.Session) { s.Retire() }
+	losing := func(_ *sessionConn, s link.Session) { _ = s.Close(net.ErrClosed) }
 	first := frame([]byte(preface), frameSettings, 0, nil)
-	writing := func(c *carrier, _ link.Session) { _, _ = c.Write(first) }
-	read := func(c *carrier) { _, _ = c.Read(make([]byte, 1)) }
-	readAll := func(c *carrier) { _, _ = io.Copy(io.Discard, c) }
-	idle := func(*carrier) {}
+	writing := func(c *sessionConn, _ link.Session) { _, _ = c.Write(first) }
+	read := func(c *sessionConn) { _, _ = c.Read(make([]byte, 1)) }
+	readAll := func(c *sessionConn) { _, _ = io.Copy(io.Discard, c) }
+	idle := func(*sessionConn) {}
 	// calling lets the server go on, which has the beginning of a call.
-	calling := func(c *carrier) {
+	calling := func(c *sessionConn) {
 		_, _ = c.Write(slices.Concat(first, headers()))
 	}
 	for what, wait := range map[string]struct {
-		before func(*carrier)
-		waits  func(*carrier)
+		before func(*sessionConn)
+		waits  func(*sessionConn)
 		at     [2]string // the state and the function of a goroutine that waits
-		ends   map[string]func(*carrier, link.Session)
+		ends   map[string]func(*sessionConn, link.Session)
 	}{
-		"Read": {idle, read, [2]string{"select", "balance.(*carrier).ready("},
-			map[string]func(*carrier, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
-		"ReadOnReady": {idle, func(c *carrier) { _, _, _ = c.ReadOnReady(1, mem.DefaultBufferPool()) }, [2]string{"select", "balance.(*carrier).ready("},
-			map[string]func(*carrier, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
-		"Read from a server": {calling, readAll, [2]string{"select", "balance.(*carrier).Read("},
-			map[string]func(*carrier, link.Session){"the loss of the session": losing, "Close": closing}}, // retired, it lets the call finish
-		"Write to a server": {func(c *carrier) {
+		"Read": {idle, read, [2]string{"select", "balance.(*sessionConn).ready("},
+			map[string]func(*sessionConn, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
+		"ReadOnReady": {idle, func(c *sessionConn) { _, _, _ = c.ReadOnReady(1, mem.DefaultBufferPool()) }, [2]string{"select", "balance.(*sessionConn).ready("},
+			map[string]func(*sessionConn, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
+		"Read from a server": {calling, readAll, [2]string{"sync.Cond.Wait", "balance.(*sessionConn).Read("},
+			map[string]func(*sessionConn, link.Session){"the loss of the session": losing, "Close": closing}}, // retired, it lets the call finish
+		"Write to a server": {func(c *sessionConn) {
 			near, far := net.Pipe() // nobody reads
 			t.Cleanup(func() { _ = far.Close() })
 			c.server = near
@@ -192,12 +192,12 @@ func TestAllWaitsOfCarriersEnd(t *testing.T) {
 				<-c.closed
 				_ = near.Close() // as serveLocked does
 			}()
-		}, func(c *carrier) { _, _ = c.Write(first) }, [2]string{"select", "balance.(*carrier).Write("},
-			map[string]func(*carrier, link.Session){"Close": closing}},
+		}, func(c *sessionConn) { _, _ = c.Write(first) }, [2]string{"select", "balance.(*sessionConn).Write("},
+			map[string]func(*sessionConn, link.Session){"Close": closing}},
 	} {
 		for by, end := range wait.ends {
 			t.Run(what+"/"+by, func(t *testing.T) {
-				c, session := carried(t)
+				c, session := connected(t)
 				wait.before(c)
 				ended := make(chan struct{})
 				go func() {
@@ -212,8 +212,8 @@ func TestAllWaitsOfCarriersEnd(t *testing.T) {
 	}
 }
 
-// A carrier understands frames wherever the writes are split.
-func FuzzCarrierWrite(f *testing.F) {
+// A sessionConn understands frames wherever the writes are split.
+func FuzzSessionConnWrite(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, []byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x01\x00\x00"))
 	f.Add([]byte{24, 9, 8}, []byte("\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, splits, frames []byte) {
@@ -223,7 +223,7 @@ func FuzzCarrierWrite(f *testing.F) {
 			}
 		}
 		all := append([]byte(preface), frames...)
-		whole, split := newCarrier(nil, func() {}), newCarrier(nil, func() {})
+		whole, split := newSessionConn(nil, func() {}), newSessionConn(nil, func() {})
 		if n, err := whole.Write(all); n != len(all) || err != nil {
 			t.Fatal(n, err)
 		}
