@@ -81,8 +81,8 @@ func transportOf(o *options.Dial) (credentials.TransportCredentials, error) {
 	return creds, nil
 }
 
-// forChannel returns what grpc-go must know of the options to connect, and to serve as the
-// transport to servers that speak only gRPC.
+// forChannel returns the options that grpc-go needs to connect, and to call servers that
+// speak only gRPC.
 func forChannel(o *options.Dial) []grpc.DialOption {
 	opts := append(o.GRPCKeepalive(), grpc.WithMaxCallAttempts(o.MaxAttempts))
 	opts = append(opts, o.Channel...)

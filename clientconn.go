@@ -43,7 +43,7 @@ type ClientConn struct {
 	maxAttempts   int    // limit for serviceConfig's retry policies
 
 	grpcMu sync.Mutex
-	grpc   *grpc.ClientConn // what GRPC returns; nil before the first use
+	grpc   *grpc.ClientConn // the result of GRPC; nil before the first use
 	closed bool
 }
 
@@ -80,12 +80,11 @@ func init() {
 //   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
 //     Calls fail with Unavailable if the server does not agree. Linux only.
 //   - unix-abstract:NAME is an abstract unix socket. Linux only.
-//   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials
-//     NewClient returns an error unless HOST is a literal loopback address or
-//     localhost. Proxies are not used.
-//   - ws://HOST:PORT/PATH is a WebSocket without TLS. As with tcp:, a HOST that is neither a
-//     literal loopback address nor localhost needs insecure credentials; a ws: target accepts no
-//     others. wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts
+//   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials HOST must be
+//     localhost or a literal loopback address, or NewClient returns an error. Proxies are not used.
+//   - ws://HOST:PORT/PATH is a WebSocket without TLS. As with tcp:, any other HOST than localhost
+//     and literal loopback addresses needs credentials; a ws: target accepts only insecure ones.
+//     wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts
 //     the system's root certificates, as for HTTPS; [NewTLS] makes credentials for other
 //     certificates. The default ports are 80 and 443.
 //   - quic:HOST:PORT is QUIC, over UDP. The program must import
@@ -177,8 +176,8 @@ func newClientConn(target, authority string, how connector.Config, o *options.Di
 	return c
 }
 
-// newClient returns what makes c's calls. authority is that of the target. agent is the user's user
-// agent; "" for none.
+// newClient returns the client that makes c's calls. authority is the target's. agent is the user's
+// user agent; "" for none.
 func (c *ClientConn) newClient(cfg call.ClientConfig, authority, agent string) *call.Client {
 	cfg.GRPC = c.GRPC
 	if cfg.Authority == "" {
@@ -194,7 +193,7 @@ func (c *ClientConn) newClient(cfg call.ClientConfig, authority, agent string) *
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
 
 // Invoke makes a unary call. Generated code calls it. Every error is a status error,
-// unless an interceptor returns another.
+// except other errors of interceptors.
 func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if c == nil {
 		return errNilConn

@@ -43,8 +43,9 @@ type prepared = call.Prepared
 //
 // Pass it to SendMsg of streams that use the same codec as the stream it was encoded for. It can be
 // sent on any number of streams concurrently. Over sockets it is also compressed once, for streams
-// with the same compressor. In process it is decoded again for each stream. So is a message that is
-// sent on a stream of an ordinary gRPC client but was encoded for another kind of stream.
+// with the same compressor. In process it is decoded again for each stream. A message that was
+// encoded for another kind of stream is also decoded again when it is sent on a stream of an
+// ordinary gRPC client.
 type PreparedMsg struct{ prepared }
 
 // Encode encodes msg with the codec and the compressor of s. msg can be modified afterwards. Encode

@@ -2,8 +2,8 @@
 // client and server: a function call within a process, shared memory between processes
 // of one host, or a socket.
 //
-// Use it where services call each other within one process or on one host. There every call with
-// grpc-go pays for a network stack that the two sides do not need: marshalling, HTTP/2 framing,
+// Use it where services call each other within one process or on one host. There, with grpc-go,
+// every call pays for a network stack that neither side needs: marshalling, HTTP/2 framing,
 // system calls and goroutine switches. nearcall keeps gRPC's programming model and semantics and
 // avoids most of that cost. Generated stubs, handlers, interceptors, metadata, deadlines, streams
 // and status codes work as they do with grpc-go, which defines what they mean.
@@ -66,10 +66,10 @@
 //
 //   - Messages are copied. A side can modify its message as soon as the call that passed
 //     it has returned. [ImmutableMessages] trades this for speed.
-//   - What marshalling would refuse is refused: a missing required field, or text that is
-//     not UTF-8.
-//   - A handler sees neither its caller's context values nor its outgoing metadata, only
-//     the metadata that was sent. The caller's deadline and cancellation do reach it.
+//   - A message that marshalling would refuse is refused: one without a required field, or with
+//     text that is not UTF-8.
+//   - A handler sees only the metadata that was sent, not its caller's context values or
+//     outgoing metadata. The caller's deadline and cancellation do reach it.
 //   - An error becomes a status. Code, message and details cross; the error value does not.
 //
 // # Concurrency

@@ -42,7 +42,7 @@ func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer)
 }
 
 // grpcServer returns the server for ordinary gRPC clients, and makes it on first use. Once the
-// server is settled it makes none, and returns nil if there is none yet.
+// server is settled, grpcServer makes no new one: it returns the existing one or nil.
 func (s *Server) grpcServer() *grpcserver.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,8 @@ import (
 //
 // Its calls run over c, with c's interceptors, stats handlers and default call options. Its state
 // is always c's, Connect and ResetConnectBackoff act on c, Target returns c's target, and
-// GetMethodConfig returns what [WithDefaultServiceConfig] set. Closing one of the two closes both.
+// GetMethodConfig returns the config of [WithDefaultServiceConfig]. Closing one of the two closes
+// both.
 //
 // GRPC creates it on first use and returns the same one afterwards. It costs four
 // goroutines until it is closed; its calls cost as much as c's. For targets that go to
@@ -46,16 +47,16 @@ func (c *ClientConn) GRPC() *grpc.ClientConn {
 }
 
 // DialOptions returns options for a library that calls grpc.NewClient or grpc.Dial itself and takes
-// a []grpc.DialOption. The *grpc.ClientConn that the library makes passes its calls to c, and
-// connects nowhere. c has a target, a dialer and credentials of its own. Pass the options after all
+// a []grpc.DialOption. The library's *grpc.ClientConn passes its calls to c and makes no
+// connection. c uses its own target, dialer and credentials. Pass the options after all
 // others: the library's interceptors then run before c's.
 //
-// Of the library's other options only its call options affect the calls, such as those of
+// Apart from interceptors, only call options of the library affect the calls, such as those of
 // [grpc.WithDefaultCallOptions]. Give c the per-RPC credentials, the stats handlers and the service
 // config that the calls need.
 //
-// Connect connects c, and the state is c's, if the library's target has no scheme, or one of dns,
-// passthrough, unix and unix-abstract. No call waits for the state. As with all connections of
+// If the library's target has no scheme, or one of dns, passthrough, unix and unix-abstract,
+// Connect connects c, and the state is c's. No call waits for the state. As with all connections of
 // grpc.NewClient, the state is Idle until Connect is called.
 //
 // The options can be used more than once. When the library closes its *grpc.ClientConn, the calls
@@ -123,8 +124,8 @@ func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 		// them.
 		grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream),
 		grpc.WithResolvers(resolvers...),
-		// They replace a library's. They are never used. grpc-go accepts per-RPC credentials beside
-		// them.
+		// They replace a library's. They are never used. grpc-go accepts per-RPC credentials in
+		// addition.
 		grpc.WithCredentialsBundle(nil), grpc.WithTransportCredentials(credentials.NewTLS(nil)),
 		grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.maxAttempts),
 		grpc.WithContextDialer(noDial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: forever, MaxDelay: forever}}),
@@ -136,7 +137,7 @@ func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 type source struct {
 	conn      *ClientConn
 	scheme    string
-	libraries *libraries // nil if the connection is the one that GRPC returns, and closed with conn
+	libraries *libraries // nil for the connection that GRPC returns, which is closed with conn
 }
 
 func (s source) Scheme() string { return s.scheme }

@@ -59,8 +59,8 @@ func (l *libraries) begin(ctx context.Context, cc *grpc.ClientConn) *libraryCall
 	}}
 }
 
-// errorOf returns the call's error for err, which is that of a cancelled call if the connection was
-// closed.
+// errorOf returns the call's error for err. If the connection was closed, that is the error of a
+// cancelled call.
 func (c *libraryCall) errorOf(err error) error {
 	if status.Code(err) == codes.Canceled && context.Cause(c.ctx) == connector.ErrClosing {
 		return connector.ErrClosing

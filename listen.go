@@ -8,7 +8,7 @@ import (
 	"github.com/nearcall/nearcall/internal/targets"
 )
 
-// A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always arrive as
+// A Listener is returned by [Listen] and passed to [Server.Serve]. Clients do not always arrive as
 // byte streams, so Accept can return an error: pass the Listener to Serve and do not wrap it.
 //
 // The listeners of tcp:, unix:, unix-abstract:, shm:, ws: and wss: also have the method
@@ -17,13 +17,13 @@ import (
 //
 // It returns a copy of the listening socket, which a child process can inherit with
 // [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass it
-// to [Server.Serve]. Connections that neither process has accepted stay in the socket's queue, so a
-// restart loses none. The listener and its copies share the mode of the socket, which is
+// to [Server.Serve]. Connections wait in the socket's queue until one of the processes accepts
+// them, so a restart loses none. The listener and its copies share the mode of the socket, which is
 // non-blocking and stays so. Once File was called, a socket file belongs to the child, and Close
 // does not remove it.
 //
 // The copy does not know its target, and Serve treats it as the socket of a tcp:, unix: or
-// unix-abstract: target. For two kinds of targets that changes which clients can call:
+// unix-abstract: target. For two kinds of targets this changes which clients can call:
 //
 //   - shm: the server also takes clients that stay on the socket, such as those of other users and
 //     ordinary gRPC clients. With [MaxSharedMemory] of 0 it takes no clients of shm: targets.
@@ -44,7 +44,7 @@ type listenOption func(*socketfile.Options)
 func (f listenOption) applyListen(o *socketfile.Options) { f(o) }
 
 // SocketFile sets the mode, the user and the group of a socket file, as os.Chmod and os.Chown do.
-// Every user who can write to the file can connect. uid and gid are numeric; -1 keeps the
+// Every user with write permission for the file can connect. uid and gid are numeric; -1 keeps the
 // process's own. An unprivileged process can change only the group, and only to a group that it is
 // a member of; otherwise [Listen] fails. Only permission bits are allowed in mode. Mode, user and
 // group are in place before a client can connect. Without the option the mode follows from the
@@ -83,13 +83,13 @@ func TakeOver() ListenOption {
 //     listener's Target contains it. Without HOST, or with 0.0.0.0 or [::], Listen listens on all
 //     addresses of the machine, and the Target is for clients on the same machine.
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener is closed.
-//     Every user who can write to the file can connect: see [SocketFile]. A file left behind by a
-//     killed server is replaced; if several servers try that at once, one succeeds and the others
-//     get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If another
-//     process holds that for more than a second, Close leaves the socket file. If the process is
-//     killed while it holds the lock file, that stays: later servers of the same user reuse it, but
-//     those of other users fail with an error that names it. Windows supports unix sockets since
-//     Windows 10, version 1803. On Windows PATH can begin with a drive.
+//     Every user with write permission for the file can connect: see [SocketFile]. A file left
+//     behind by a killed server is replaced; if several servers try that at once, one succeeds and
+//     the others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock.
+//     If another process holds the lock for more than a second, Close leaves the socket file. If
+//     the process is killed while it holds the lock file, the file stays. Later servers of the same
+//     user reuse it; those of other users fail with an error that names it. Windows supports unix
+//     sockets since Windows 10, version 1803. On Windows PATH can begin with a drive.
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients of the same
 //     user set up shared memory. Clients of other users are refused. Linux only.
 //   - ws://HOST:PORT/PATH is a port as for tcp:. Clients can open WebSockets only at PATH, which is

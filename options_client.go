@@ -24,7 +24,7 @@ type DialOption = options.DialOption
 // WithUnaryInterceptor sets the outermost interceptor of unary calls. If it is given
 // more than once the last one counts.
 //
-// The *grpc.ClientConn that interceptors get is the one that [ClientConn.GRPC] returns.
+// Interceptors get the *grpc.ClientConn that [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.UnaryFirst = i }, grpc.WithUnaryInterceptor(i))
 }
@@ -56,12 +56,12 @@ func WithStatsHandler(h stats.Handler) DialOption {
 
 // WithTransportCredentials sets the credentials of connections to other processes.
 //
-// A tcp: target requires credentials unless its host is a literal loopback address or localhost;
-// those of [google.golang.org/grpc/credentials/insecure] count as none. A unix: target requires no
-// credentials. It counts as private, as with grpc-go's local credentials, even if insecure
-// credentials are set. In process a connection is always private. A wss: target accepts only
-// credentials from [NewTLS]. Per-RPC credentials that require transport security are sent over
-// private connections.
+// A tcp: target requires credentials, except for localhost and literal loopback addresses.
+// Credentials of [google.golang.org/grpc/credentials/insecure] count as none. A unix: target
+// requires no credentials. It counts as private, as with grpc-go's local credentials, even if
+// insecure credentials are set. In process a connection is always private. A wss: target
+// accepts only credentials from [NewTLS]. Per-RPC credentials that require transport security
+// are sent over private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Transport = creds }, grpc.WithTransportCredentials(creds))
 }
@@ -89,8 +89,7 @@ func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 
 // WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own targets these
 // parts apply: retryThrottling and, in methodConfig, timeout, waitForReady, the message sizes and
-// retryPolicy. An invalid config makes [NewClient] fail; after [Server.Client] it makes the calls
-// fail.
+// retryPolicy. With an invalid config [NewClient] fails, and the calls of [Server.Client] fail.
 func WithDefaultServiceConfig(json string) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.ServiceConfig = &json }, grpc.WithDefaultServiceConfig(json))
 }
@@ -142,7 +141,7 @@ func WithDisableSharedMemory() DialOption {
 // At the limit large messages are sent in pieces. If the limit is too low for a connection, unix:
 // targets stay sockets and calls of shm: targets fail. When a connection ends, large messages that
 // have arrived count towards a second limit of the same size until the program receives them.
-// Those beyond the limit are lost: receiving one fails with ResourceExhausted.
+// Messages beyond the limit are lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Memory = max(bytes, 1) })
 }
@@ -217,17 +216,17 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
 // ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
 // shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. For
-// targets of grpc-go, dial gets what it gets there, and calls stay on the connection that it
-// returns: they end if the program closes that. dial is called again when the connection was lost,
-// and after [WithIdleTimeout] without a call. If the program has no other connection at that time,
-// dial must return an error. WithIdleTimeout(0) keeps the first connection open. The client asks
-// the other end which protocol it speaks. Within a WebSocket that is not possible: use a ws://
-// target, whose dialer opens the TCP connection below.
+// targets of grpc-go, dial gets the same address as from grpc-go. Calls stay on the connection
+// that it returns, and end if the program closes that. dial is called again when the connection
+// was lost, and after [WithIdleTimeout] without a call. If the program has no other connection at
+// that time, dial must return an error. WithIdleTimeout(0) keeps the first connection open. The
+// client asks the other end which protocol it speaks. Within a WebSocket that is not possible: use
+// a ws:// target, whose dialer opens the TCP connection below.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
 
-// WithResolvers adds name resolvers, which precede the registered ones. They affect only targets
+// WithResolvers adds name resolvers. They precede the registered ones. They affect only targets
 // that are not nearcall's own.
 func WithResolvers(rs ...resolver.Builder) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Resolvers = append(o.Resolvers, rs...) }, grpc.WithResolvers(rs...))
@@ -255,7 +254,7 @@ func forChannelToo(opt grpc.DialOption) DialOption {
 }
 
 // WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to
-// grpc-go as a whole, as grpc:TARGET does, because nearcall cannot know what the options say.
+// grpc-go as a whole, as grpc:TARGET does, because nearcall cannot read the options.
 // NewClient logs that.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.OnlyGRPC = true }, opts...)

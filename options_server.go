@@ -237,13 +237,13 @@ func DisableSharedMemory() ServerOption {
 // such memory while the server reads it, the memory can count for the server instead. It then uses
 // up to a quarter of the limit in addition.
 //
-// Clients that do not read their replies cannot starve others. A connection gets memory for large
-// messages only if at least four times as much as it then has stays free for the others. An eighth
-// of the limit is reserved for new connections.
+// Clients that do not read their replies cannot starve others. A connection gets more memory for
+// large messages only if four times its total stays free for the others. An eighth of the limit is
+// reserved for new connections.
 //
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and clients of
 // shm: targets wait for up to 5 seconds and are then refused. When a connection ends, large
-// messages that have arrived count until the program receives them. Those beyond the limit are
+// messages that have arrived count until the program receives them. Messages beyond the limit are
 // lost: receiving one fails with ResourceExhausted. Package metrics reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Memory = max(bytes, 1) })
@@ -278,15 +278,15 @@ const (
 
 	// WebClients are clients of Connect, with binary messages or JSON, and of gRPC-Web, over
 	// HTTP/1.1 and HTTP/2, and of WebSockets. A server takes them on the same listeners as
-	// GRPCClients. Over TLS, WebSockets and clients that speak only HTTP/1.1 need [NewTLS] for
-	// [Creds].
+	// GRPCClients. With TLS, [Creds] must be from [NewTLS] for WebSockets and for clients that
+	// speak only HTTP/1.1.
 	WebClients
 )
 
 // OtherClients sets which clients a server takes besides nearcall's: GRPCClients, WebClients, or 0
-// for none. The default is GRPCClients|WebClients. Ordinary gRPC clients that it does not take get
-// the status Unimplemented and a text that says why. Listeners of ws: and wss: targets always take
-// WebSockets.
+// for none. The default is GRPCClients|WebClients. If it does not take ordinary gRPC clients, they
+// get the status Unimplemented with the reason as text. Listeners of ws: and wss: targets always
+// take WebSockets.
 func OtherClients(kinds ClientKind) ServerOption {
 	return options.SetServer(func(o *options.Server) {
 		o.GRPCClients, o.WebClients = kinds&GRPCClients != 0, kinds&WebClients != 0

@@ -20,15 +20,15 @@ import (
 // connection: handlers of the server make such calls with [PeerConn]. The client needs
 // no listener, so this works behind NAT.
 //
-// Calls of both directions share the connection's window and nothing else. Services, interceptors,
+// Calls of both directions share only the connection's window. Services, interceptors,
 // limits and [MaxConcurrentStreams] are those of s. Several clients can share s, and s can serve
 // listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls from the server,
 // but close no client's connection. When a connection is closed, the server's calls over it are
 // cancelled.
 //
 // The server can call the client while the connection exists. A client that makes no calls itself
-// needs [WithPersistentConnection], because otherwise a connection is made only for the first
-// call, and is closed after [WithIdleTimeout] without calls in either direction.
+// needs [WithPersistentConnection]. Without it a connection is made only for the first call, and
+// is closed after [WithIdleTimeout] without calls in either direction.
 //
 // NewClient returns an error if the target goes to grpc-go as a whole, as grpc:TARGET does: its
 // servers make no calls.
@@ -64,8 +64,8 @@ func PeerConnOptions(opts ...DialOption) ServerOption {
 //
 // The result is never nil. It can be used by several goroutines, and after the handler has
 // returned, until the connection ends. After that its calls fail with Unavailable, even with
-// WaitForReady, because it does not reconnect. If the peer takes no calls, because the client has
-// no server or is an ordinary gRPC client, they fail with Unimplemented.
+// WaitForReady, because it does not reconnect. If the peer takes no calls (a client without a
+// server, or an ordinary gRPC client), they fail with Unimplemented.
 //
 // A handler that waits for its call to the peer counts as a running call on both sides:
 // calls that nest n deep need a [MaxConcurrentStreams] of at least n/2 on each side.

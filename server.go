@@ -28,8 +28,8 @@ import (
 )
 
 // A Server serves gRPC services to nearcall clients in this and other processes. It implements
-// [grpc.ServiceRegistrar], so generated RegisterXServer functions accept it, and the GetServiceInfo
-// that reflection requires. All methods are safe for concurrent use.
+// [grpc.ServiceRegistrar] for generated RegisterXServer functions, and GetServiceInfo for
+// reflection. All methods are safe for concurrent use.
 //
 // Create a Server with [NewServer], register services, then call [Server.Serve] for
 // each listener or [Server.Client] for clients in this process.
@@ -55,7 +55,7 @@ type Server struct {
 // anything.
 type listening struct {
 	net.Listener
-	over chan struct{} // closed when all handshakes are over
+	over chan struct{} // closed when all handshakes have ended
 }
 
 // NewServer returns a server without services. It accepts no calls before
@@ -74,8 +74,8 @@ func NewServer(opts ...ServerOption) *Server {
 }
 
 // RegisterService registers a service and its implementation. Generated code calls it.
-// It panics where grpc-go ends the process: if impl does not implement the service, if
-// the service is already registered, and after the first Serve or the first call.
+// It panics if impl does not implement the service, if the service is already registered, and
+// after the first Serve or the first call. grpc-go ends the process then.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
 
 // OnLoop returns a registrar for services whose handlers run on l, one at a time, so the state of
@@ -84,9 +84,9 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Regi
 // [loop.Await]. Any other wait blocks the loop. Interceptors and stats handlers of the service's
 // calls run on the loop, too, except the stats handlers of ordinary gRPC clients' calls.
 //
-// A caller whose deadline passes, or who cancels, returns at once, even if the loop is
-// busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
-// fail with Unavailable. The server does not close l. OnLoop panics if l is nil.
+// A caller returns at once when its deadline passes or it cancels, even if the loop is busy; see
+// [loop.Coroutines] for an exception. Calls that arrive after l was closed fail with Unavailable.
+// The server does not close l. OnLoop panics if l is nil.
 func (s *Server) OnLoop(l *loop.Loop) Registrar {
 	if l == nil {
 		panic("nearcall: OnLoop needs a loop; make one with loop.New")
@@ -134,7 +134,7 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // JSON or gRPC-Web over HTTP/1.1 or HTTP/2. The first bytes of a connection tell them apart.
 // Ordinary gRPC clients are served by a grpc.Server with the same services, interceptors, stats
 // handlers and limits. See also [OtherClients]. Clients of other protocols get an error that says
-// what they have reached.
+// what the server is.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
@@ -205,8 +205,8 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 }
 
 // isBareTCP reports whether lis is a TCP listener of package net, or one of tls.NewListener over
-// such a listener. Any other may close the connections that it has accepted, and calls on a nearer
-// path would go on.
+// such a listener. Another listener may close the connections that it has accepted, and calls on a
+// nearer path would go on.
 func isBareTCP(lis net.Listener) bool {
 	if _, ok := lis.(*net.TCPListener); ok {
 		return true
@@ -255,9 +255,9 @@ func (s *Server) remove(open *listening) (mine, stopped bool) {
 // *[net.UnixConn] can become shared memory. A nearcall client gets its end of the connection from
 // [WithContextDialer].
 //
-// Of a pair of sockets the system knows only which process has made it. If that is this process,
-// handlers do not get a [UnixAuthInfo]. If another process has made the pair, theirs names that
-// one.
+// For a pair of sockets the system knows only the process that made it. If that is this process,
+// handlers do not get a [UnixAuthInfo]. If another process has made the pair, the UnixAuthInfo
+// names that process.
 //
 // ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
 // if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
@@ -270,7 +270,7 @@ func (s *Server) ServeConn(conn net.Conn) error {
 	}
 	one := s.sessionsOver(nil, targets.Socket{})
 	one.Options.Unix = func(p sock.Process) credentials.AuthInfo {
-		if p.PID == os.Getpid() { // which has made the pair of sockets, and may have passed the other end on
+		if p.PID == os.Getpid() { // this process has made the pair of sockets, and may have passed the other end on
 			return link.Private
 		}
 		return s.sockets.Unix(p)
@@ -316,10 +316,10 @@ func (s *Server) accept(session link.Session) link.Acceptor {
 }
 
 // Stop closes all listeners and connections and cancels running calls, whose callers get
-// Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is set. A caller
+// Unavailable. It waits for handlers to return only if [WaitForHandlers] is set. A caller
 // whose own goroutine runs the handler gets Unavailable when the handler returns: see
-// [ClientConn.Close]. So does a web client over HTTP/2, unless its connection is closed before,
-// after a second.
+// [ClientConn.Close]. A web client over HTTP/2 also gets it then, or loses its connection after
+// a second.
 func (s *Server) Stop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {
@@ -359,8 +359,8 @@ func (s *Server) GracefulStop() {
 	s.doneOnce.Do(func() { close(s.done) })
 }
 
-// retireListeners closes all listeners. It waits until the handshakes of the connections that
-// clients have already made to sockets are over. No listener is added later.
+// retireListeners closes all listeners. It waits for the handshakes of connections that
+// clients have already made to sockets. No listener is added later.
 func (s *Server) retireListeners() {
 	s.mu.Lock()
 	s.stopped = true

@@ -11,9 +11,9 @@ import (
 // NewTLS returns transport credentials for [WithTransportCredentials] and [Creds], like
 // those of [credentials.NewTLS], with two differences:
 //
-//   - A client can use them for wss: targets, too, where a connection begins with HTTP/1.1.
-//   - A server agrees on nearcall/1, h2 and http/1.1, in this order, unless c.NextProtos or that
-//     of a configuration from c.GetConfigForClient is set. If c.NextProtos is not set or has
+//   - A client can also use them for wss: targets, where a connection begins with HTTP/1.1.
+//   - A server agrees on nearcall/1, h2 and http/1.1, in this order, if neither c nor a
+//     configuration from c.GetConfigForClient sets NextProtos. If c.NextProtos is not set or has
 //     http/1.1, it takes clients that offer no protocol as well. So it serves WebSockets and
 //     clients that speak only HTTP/1.1. A client that offers both, such as a browser, curl or
 //     connect-go, can make calls of gRPC, Connect and gRPC-Web over one connection.

@@ -15,7 +15,7 @@ import (
 //	if who, ok := p.AuthInfo.(nearcall.UnixAuthInfo); ok && who.UID == 0 {
 //
 // Only Linux provides it. On other systems, and for a connection that wraps a socket, the AuthInfo
-// has another type whose AuthType is "local" as well. The fields are never guessed.
+// has another type. Its AuthType is "local", too. The fields are never guessed.
 type UnixAuthInfo struct {
 	// CommonAuthInfo holds the security level: credentials.PrivacyAndIntegrity, as with
 	// grpc-go's local credentials.

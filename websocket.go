@@ -21,8 +21,8 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	return r, r != nil
 }
 
-// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP, but for
-// WebSockets: of gRPC, Connect, with binary messages or JSON, and gRPC-Web. It is for programs that
+// ServeHTTP answers a request of any client that [Server.Serve] serves over HTTP, except
+// WebSockets: gRPC, gRPC-Web, and Connect with binary messages or JSON. It is for programs that
 // run an HTTP server, with a mux, middleware and TLS that they choose:
 //
 //	site := &http.Server{Addr: ":443", Handler: server, HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}}
@@ -63,8 +63,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //
 // A WebSocket carries calls of all services of the server, whatever the path, and middleware sees
 // only the request that opens it. If some clients may call only some services, let interceptors
-// decide. What [Server.ServeHTTP] says of limits, peers and the end applies. The handler returns
-// when the WebSocket is open.
+// decide. The rules of [Server.ServeHTTP] for limits, peers and the end apply. The handler
+// returns when the WebSocket is open.
 func (s *Server) WebSockets() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.web.ServeWebSocket(w, r, s.accept) })
 }

@@ -16,7 +16,7 @@ import (
 // [google.golang.org/grpc.ForceCodecV2]. A server registers it with
 // [google.golang.org/grpc/encoding.RegisterCodecV2], under its name; one for JSON is there already,
 // but not for clients that speak gRPC over HTTP/2. c's methods get context.Background. A panic of c
-// becomes an error, because gRPC encodes a reply where nothing recovers it.
+// becomes an error, because gRPC does not recover panics when it encodes a reply.
 func Codec(c connect.Codec) encoding.CodecV2 { return codec{c} }
 
 type codec struct{ connect.Codec }

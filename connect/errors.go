@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fromStatus returns err, an error of gRPC, as Connect's. It stays the error's cause, so that
+// fromStatus returns err, an error of gRPC, as Connect's. err stays the cause, so that
 // status.FromError finds it. A *connect.Error, for example of an interceptor, is returned as it is.
 func fromStatus(err error) *connect.Error {
 	if e, ok := errors.AsType[*connect.Error](err); ok && e != nil {
@@ -88,9 +88,9 @@ func handlerError(ctx context.Context, err error) error {
 	return e
 }
 
-// verdict returns the error of gRPC with which a call ends whose handler of Connect has returned
-// err. As Connect demands, the caller gets only what the handler has written for it: of the errors
-// of other calls and of other packages it gets a code, and no text.
+// verdict returns gRPC's error for a call after its handler of Connect has returned err. As
+// Connect demands, the caller gets the text of an error only if the handler wrote it for
+// the caller. Of errors of other calls and packages it gets only a code.
 func verdict(err error) error {
 	if err == nil {
 		return nil

@@ -6,8 +6,8 @@
 //
 // [NewTransport] is the client's side: conn is a *nearcall.ClientConn, or any other gRPC
 // connection. [Register] is the server's side: a *nearcall.Server serves the handlers of a
-// *connect.Server, beside services with gRPC's generated code. [NewServer] goes the other way: it
-// makes a *connect.Server of services with gRPC's generated code.
+// *connect.Server, in addition to services with gRPC's generated code. [NewServer] goes the other
+// way: it makes a *connect.Server of services with gRPC's generated code.
 //
 // On the way a call is an ordinary call of nearcall. So clients with Connect's generated code call
 // services with gRPC's, and vice versa, and the options, interceptors and limits of the
@@ -90,8 +90,8 @@ func split(procedure string) (service, method string, ok bool) {
 }
 
 // UnknownHandler returns a handler that passes calls on to server, for
-// nearcall.UnknownServiceHandler or [grpc.UnknownServiceHandler]. With it, procedures that neither
-// [Register] nor other services have are served by server's unknown-procedure handler.
+// nearcall.UnknownServiceHandler or [grpc.UnknownServiceHandler]. Then server's unknown-procedure
+// handler serves procedures that are not in [Register] or other services.
 func UnknownHandler(server *connect.Server) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
 		name, _ := grpc.MethodFromServerStream(stream)
@@ -122,7 +122,7 @@ func panicked(method string, value any) *connect.Error {
 	return connect.NewError(connect.CodeInternal, "the handler panicked")
 }
 
-// call runs the handler. Its error is the one with which the call ends.
+// call runs the handler. The call ends with its error.
 func (p *procedure) call(ctx context.Context, info *connect.CallInfo, stream connect.ServerStream) error {
 	return guarded(p.name, func() error { return p.server.Call(ctx, p.name, info, stream) })
 }

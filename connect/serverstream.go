@@ -78,7 +78,8 @@ func (p *procedure) serveUnary(_ any, ctx context.Context, decode func(any) erro
 	})
 }
 
-// copyMessage copies a request that interceptors have seen, and may keep, to the handler's.
+// copyMessage copies a request to the handler's message, because interceptors may keep the
+// request.
 func copyMessage(dst, src any) error {
 	to, ok := dst.(proto.Message)
 	from, also := src.(proto.Message)
@@ -206,7 +207,8 @@ func (s *serverStream) flushHeader(flush func(metadata.MD) error) error {
 	return handlerError(s.ctx, flush(md))
 }
 
-// finish passes on what the handler has set and not sent.
+// finish passes on the header and trailer that the handler has set and not
+// sent.
 func (s *serverStream) finish() error {
 	err := s.flushHeader(s.setHeader)
 	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {

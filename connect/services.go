@@ -148,7 +148,8 @@ func newGRPCStream(ctx context.Context, spec connect.Spec, stream connect.Server
 	return s, nil
 }
 
-// An address is that of a peer of which Connect knows only the text. It implements [net.Addr].
+// An address is the address of a peer as text: Connect knows no more of it. It implements
+// [net.Addr].
 type address string
 
 func (a address) Network() string {
@@ -220,7 +221,7 @@ func (s *grpcStream) setTrailer(md metadata.MD) error {
 	return nil
 }
 
-// addMetadata adds md to what h has.
+// addMetadata adds md to h.
 func addMetadata(h *connect.Header, md metadata.MD) {
 	var more connect.Header
 	fromMetadata(&more, md)

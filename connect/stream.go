@@ -21,7 +21,8 @@ type clientStream struct {
 	desc   grpc.StreamDesc
 	closed atomic.Bool
 
-	// Opening may wait for a connection. Sender and receiver may both come first.
+	// Opening may wait for a connection. The sender or the receiver opens the stream, whichever
+	// is first.
 	opening wait.Mutex
 	opened  bool
 	stream  grpc.ClientStream
@@ -33,7 +34,7 @@ type clientStream struct {
 	// Used only by the goroutine that receives.
 	outcome     call.Outcome // Known is set when the stream is opened
 	headerKnown bool
-	end         error // what Receive returns once it is set
+	end         error // once set, Receive returns it
 }
 
 // open returns gRPC's stream, and opens it if nobody has.
@@ -76,9 +77,9 @@ func (s *clientStream) SendHeaders() error {
 	return err
 }
 
-// Send implements [connect.ClientStream]. If the call has ended it returns io.EOF, and Receive the
-// reason, unless the caller's context has ended it. If msg cannot be sent, the call goes on without
-// it.
+// Send implements [connect.ClientStream]. If the caller's context has ended the call, it returns
+// that error. If the call has ended otherwise, it returns io.EOF, and Receive returns the reason.
+// If msg cannot be sent, the call goes on without it.
 func (s *clientStream) Send(msg any) error {
 	if s.sentLast {
 		return io.EOF
@@ -139,7 +140,7 @@ func (s *clientStream) Receive(msg any) error {
 	return err
 }
 
-// learnHeader takes what the first answer of the callee says, which has arrived.
+// learnHeader takes the header of the callee's first answer, which has arrived.
 func (s *clientStream) learnHeader(stream grpc.ClientStream) {
 	if s.info == nil {
 		return

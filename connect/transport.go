@@ -77,7 +77,7 @@ func (t *transport) NewClientStream(ctx context.Context, spec connect.Spec) (con
 	return s, nil
 }
 
-// A clientCall is what streams of both kinds know of their call.
+// A clientCall is the state of a call that streams of both kinds share.
 type clientCall struct {
 	transport *transport
 	procedure string

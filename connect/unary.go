@@ -21,7 +21,7 @@ type unaryStream struct {
 
 	mu      sync.Mutex
 	request any       // nil before Send
-	closing bool      // no request comes any more: CloseSend
+	closing bool      // CloseSend was called
 	closed  bool      // Close
 	change  wait.Cond // Receive waits for a request
 

@@ -37,12 +37,12 @@ const Name = "flatbuffers"
 // among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole
-// message. A builder can be used again once the call or Send has returned, unless both sides share
-// messages in one process. One of [NewRequest] or [NewReply] is empty after it was sent. The codec
-// receives into the types that flatc generates for tables. It finds the table of such a type in
-// the schemas by the names of the Go type and of its package. The type store.Item is the table
-// store.Item, or the table Item of a longer namespace that ends with store. The codec does not
-// receive into a type that matches no table of the schemas, or several.
+// message. A builder can be used again once the call or Send has returned, if the two sides do not
+// share messages in one process. A builder of [NewRequest] or [NewReply] is empty after it was
+// sent. The codec receives into the types that flatc generates for tables. It finds the table of
+// such a type in the schemas by the names of the Go type and of its package. The type store.Item
+// is the table store.Item, or the table Item of a longer namespace that ends with store. The codec
+// does not receive into a type that matches no table of the schemas, or several.
 //
 // A received message belongs to its receiver, for as long as any part of it is used or until
 // [Release].
@@ -105,7 +105,7 @@ func finished(b *flatbuffers.Builder) (_ []byte, err error) {
 		return nil, errUnfinished
 	}
 	defer func() {
-		if recover() != nil { // the builder does not tell in another way
+		if recover() != nil { // this is the only way to find out
 			err = errUnfinished
 		}
 	}()

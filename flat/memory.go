@@ -15,9 +15,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// owned has the memory that is owned by builders and by the tables that large messages were
-// received into. It keeps neither alive. When the garbage collector has found the owner, owned
-// forgets the memory and does not free it, because tables within a message may be used for longer.
+// owned holds the memory of builders and of tables with large received messages. It keeps neither
+// alive. When the garbage collector has found the owner, owned forgets the memory and does not
+// free it, because tables within a message may be used for longer.
 var owned sync.Map // of mem.Buffer, by weak.Pointer[byte]
 
 // own records that v, a pointer, owns a reference to b.
@@ -29,7 +29,7 @@ func own(v any, b mem.Buffer) {
 	}
 }
 
-// disown returns the memory that v owned, or nil if that is none.
+// disown returns the memory that v owned, or nil if it owned none.
 func disown(v any) mem.Buffer {
 	b, _ := owned.LoadAndDelete(weak.Make(pointerOf(v)))
 	m, _ := b.(mem.Buffer)

@@ -41,7 +41,7 @@ type field struct {
 	kind     kind
 	size     int    // size of the part that is in the table itself, in bytes
 	align    int    // alignment of that part
-	many     bool   // the offset is to a vector of what kind says
+	many     bool   // the offset leads to a vector; kind is the kind of its elements
 	table    *table // of kindTable
 	elem     inline // of kindVector
 	union    union

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Limits of what is verified, apart from the message's length.
+// Limits of the verification, apart from the message's length.
 const (
 	// maxDepth is how deeply tables may nest.
 	maxDepth = 64
@@ -20,10 +20,10 @@ const (
 	freeSteps    = 1024
 )
 
-// verify returns the position of the root of b, or an error unless that is a table of the type t.
-// It checks offsets, lengths, alignment, the ends of strings and required fields, not the values of
-// scalars or the text of strings. It does not check a union member whose type is not in the schema:
-// generated code does not read that.
+// verify returns the position of the root of b, or an error if the root is not a table of the type
+// t. It checks offsets, lengths, alignment, the ends of strings and required fields, not the values
+// of scalars or the text of strings. It does not check a union member whose type is not in the
+// schema: generated code does not read that.
 func (t *table) verify(b []byte) (root int, err error) {
 	v := verifier{b: b, steps: stepsPerByte*len(b) + freeSteps}
 	if root, err = v.offset(0); err != nil {
@@ -51,8 +51,7 @@ func (v *verifier) step(n int) error {
 	return nil
 }
 
-// has returns an error unless the message has n bytes at the position at, and that position is
-// aligned.
+// has returns an error if the position at is not aligned, or if fewer than n bytes follow it.
 func (v *verifier) has(at, n, align int) error {
 	switch {
 	case at < 0 || n < 0 || at > len(v.b) || n > len(v.b)-at:
@@ -185,7 +184,7 @@ func (v *verifier) one(f *field, at, depth int) error {
 	return v.table(f.table, at, depth-1)
 }
 
-// unionType returns the type of the union f, which is in the previous field.
+// unionType returns the type of the union f. The field before f holds that type.
 func (v *verifier) unionType(f *field, of int, vtable []byte) (byte, error) {
 	o := int(binary.LittleEndian.Uint16(vtable[f.slot-2:])) // the type's slot is just before f's
 	if o == 0 {

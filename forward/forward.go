@@ -14,7 +14,7 @@
 // with metadata, deadlines, cancellation and status details.
 //
 // The interceptors, stats handlers, limits and UnknownServiceHandler of the *grpc.Server apply to
-// forwarded calls. Those of the nearcall server apply first. They see a forwarded call as a stream
+// forwarded calls. The nearcall server's own apply first. They see a forwarded call as a stream
 // whose messages are bytes, like a call to an UnknownServiceHandler. The smaller of the two
 // message size limits is effective. GetServiceInfo, and so reflection, includes the services of
 // both servers.

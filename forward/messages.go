@@ -31,14 +31,14 @@ const window = 64 << 10
 type messages struct {
 	announces bool   // false if the client sends one message, which is then in the body
 	token     token  // set if announces
-	rest      []byte // what Read returns next; used only by the goroutine that reads
+	rest      []byte // the next bytes for Read; used only by the goroutine that reads
 
 	mu      sync.Mutex
 	change  sync.Cond
 	waiting [][]byte // messages that the handler has not received
 	read    int      // how many of waiting were read from the body
 	size    int      // of waiting, including prefixes, in bytes
-	end     error    // what comes after waiting: io.EOF, or why the call failed; nil while more messages may come
+	end     error    // the end after waiting: io.EOF, or why the call failed; nil while more messages may come
 	closed  bool
 }
 
@@ -77,8 +77,8 @@ func (m *messages) receive(s grpc.ServerStream, fail context.CancelCauseFunc) {
 	}
 }
 
-// add adds a message and waits for room. If end is not nil, add records end instead. It returns
-// false if no more messages are wanted.
+// add adds a message and waits for room. If end is set, add records end instead.
+// It returns false if no more messages are wanted.
 func (m *messages) add(message []byte, end error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -51,9 +51,8 @@ func NewServerWith(near ...nearcall.ServerOption) func([]grpc.ServerOption) *grp
 	}
 }
 
-// A handshaker is the credentials of server, unless the user has set others. grpc-go passes each
-// new connection to the credentials and to nothing before, so they take the connections of
-// nearcall's clients.
+// A handshaker is the credentials of server if the user has set none. grpc-go passes each new
+// connection to the credentials first, so they can take the connections of nearcall's clients.
 type handshaker struct {
 	credentials.TransportCredentials
 	server *grpc.Server
@@ -64,7 +63,7 @@ type handshaker struct {
 }
 
 // ServerHandshake implements [credentials.TransportCredentials]. It returns when the handshake of a
-// nearcall client is over, because grpc-go then removes the deadline of the connection.
+// nearcall client has ended, because grpc-go then removes the deadline of the connection.
 func (h *handshaker) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if p, ok := conn.(*pipe); ok {
 		return p, p.peer.AuthInfo, nil
@@ -93,7 +92,7 @@ var errStopped = errors.New("the *grpc.Server is stopped")
 
 // accept connects a nearcall client to server, which ends the connection when it stops.
 func (h *handshaker) accept(client link.Session) link.Acceptor {
-	over := make(chan struct{}) // closed when the client has got what the server has sent
+	over := make(chan struct{}) // closed when the client has received everything from the server
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return h.pipes.dial(ctx, client.Peer(), over) }
 	to, err := grpcgo.Dialer{Target: "passthrough:///server", Options: []grpc.DialOption{grpc.WithContextDialer(dial)}}.Dial(context.Background())
 	if err != nil {
@@ -129,7 +128,7 @@ type pipes struct {
 	stopped func()
 }
 
-// dial returns a connection that server accepts as one of the peer.
+// dial returns a connection that server accepts, with the peer as its client.
 func (l *pipes) dial(ctx context.Context, peer *link.Peer, over <-chan struct{}) (net.Conn, error) {
 	here, there := net.Pipe()
 	left := make(chan struct{})

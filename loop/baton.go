@@ -35,8 +35,8 @@ func (b *baton) enqueue(t *task) *task {
 	return b.nextTurn()
 }
 
-// nextTurn calls Loop.nextTurn. If that task has not begun, it gets an idle worker, if there is
-// one. The caller must resume the task. mu is held.
+// nextTurn calls Loop.nextTurn. If the next task has not begun, nextTurn gives it an idle
+// worker, if there is one. The caller must resume the task. mu is held.
 func (b *baton) nextTurn() *task {
 	t := b.loop.nextTurn()
 	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
@@ -108,7 +108,7 @@ func (b *baton) yield(t *task) {
 }
 
 // makeTurn ensures that t has a channel to receive its turn from. A task that runNow began
-// has none before its first wait. mu is held.
+// has no channel before its first wait. mu is held.
 func (t *task) makeTurn() {
 	if t.turn == nil {
 		t.turn = make(chan struct{}, 1)
@@ -121,7 +121,7 @@ func (b *baton) removeTask(t *task) {
 	b.loop.signalIfEmpty()
 }
 
-// work is the goroutine of w. It runs w.task. If the next task has not begun, it runs that one,
+// work is the goroutine of w. It runs w.task. If the next task has not begun, work runs it,
 // too, and so on. If the next task has begun, or there is none, work passes the turn on, and
 // becomes idle or ends.
 func (b *baton) work(w *worker) {

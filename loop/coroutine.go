@@ -26,7 +26,7 @@ type coroutine struct {
 	// engine that checks this sets it.
 	bound bool
 
-	// abandoned says that the task ended by Goexit, so the coroutine can run no other.
+	// abandoned says that the task ended by Goexit, so the coroutine can run no other task.
 	abandoned bool
 }
 
@@ -44,7 +44,7 @@ func newCoroutine() *coroutine {
 }
 
 // run runs t. It stops Goexit and panics of the task. Otherwise iter.Pull would pass them on to
-// the goroutine that resumes, which has nothing to do with the task.
+// the goroutine that resumes the task.
 func (c *coroutine) run(t *task) {
 	t.setGoroutine()
 	returned := false
@@ -80,7 +80,8 @@ func (p taskPanic) Error() string { return fmt.Sprintf("%v\n\nof a task:\n%s", p
 
 // Coroutines makes tasks coroutines. A caller in process that starts a call or sends a message
 // resumes the task on its own goroutine, so no goroutine has to be woken. For calls in process this
-// is the fastest kind of loop. It is not the default because callers pay for what handlers do:
+// is the fastest kind of loop. It is not the default because handlers run at their callers'
+// expense:
 //
 //   - A caller in process runs the handler until it waits or returns, and perhaps a few other
 //     tasks. Until then the caller's wait is not ended by its deadline or cancellation, and its
@@ -92,9 +93,8 @@ func (p taskPanic) Error() string { return fmt.Sprintf("%v\n\nof a task:\n%s", p
 //     the profiler labels of the goroutine that made them. In stack traces a waiting task
 //     is a goroutine in the state "coroutine".
 //
-// For calls from other processes, and for anything else that a task waits for, a goroutine
-// of the loop resumes the task. A panic in a task ends the process, and runtime.Goexit
-// ends its call, as with goroutines.
+// After calls from other processes, and after any other wait, a goroutine of the loop resumes the
+// task. A panic in a task ends the process, and runtime.Goexit ends its call, as with goroutines.
 func Coroutines() Option {
 	return func(l *Loop) {
 		d := &driven{loop: l, drivenByCallers: true}

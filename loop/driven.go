@@ -35,7 +35,8 @@ type driven struct {
 }
 
 // maxHandoffTurns is how many turns a goroutine gives after it has queued a task with handoff. If
-// more are due, a goroutine of the loop drives, so that the first one can go on with its own work.
+// more are due, a goroutine of the loop drives on, so that the first goroutine can go on with its
+// own work.
 const maxHandoffTurns = 32
 
 func (d *driven) queue(t *task, handoff bool) error {
@@ -53,8 +54,8 @@ func (d *driven) queue(t *task, handoff bool) error {
 	return nil
 }
 
-// startOwnDriver starts a goroutine that drives until no task is ready. It is wakeDriver
-// of Coroutines, and of a loop whose host is gone.
+// startOwnDriver starts a goroutine that drives until no task is ready. It is the
+// wakeDriver of Coroutines, and of a loop after its host has ended.
 func (d *driven) startOwnDriver() error {
 	d.loop.workers.Go(func() { d.drive(0) })
 	return nil
@@ -163,8 +164,8 @@ func (d *driven) endIdle() {
 }
 
 // stopAbandoned ends a coroutine whose task has ended by Goexit. iter.Pull passes the Goexit on
-// to the goroutine that calls stop, so stopAbandoned starts one for that. If coroutines are bound
-// to a thread, no other goroutine may stop one, and it is leaked.
+// to the goroutine that calls stop, so stopAbandoned starts a goroutine for that. If the
+// coroutine is bound to a thread, no other goroutine may stop it, and it leaks.
 func (d *driven) stopAbandoned(c *coroutine) {
 	if !isBound() {
 		d.loop.workers.Go(c.stop)

@@ -12,9 +12,9 @@ import (
 // # The turn
 //
 // A loop has one turn. The task that has the turn is the holder, and only the holder runs. All
-// other tasks are parked or in the ready queue. The turn changes hands under Loop.mu, so what one
-// holder does happens before what the next one does, in the sense of Go's memory model. That is
-// why tasks need no locks for state that only they touch.
+// other tasks are parked or in the ready queue. The turn changes hands under Loop.mu. So
+// everything that a holder does happens before everything that the next one does, in the sense of
+// Go's memory model. So tasks need no locks for state that only they touch.
 //
 // A task joins the ready queue when it is started or unparked, or when its context ends while
 // it is parked. It gives up the turn when it parks, yields or ends, and the turn goes to

@@ -6,8 +6,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A handle leads servers and clients from a loop to its handlers, whose methods programs do not
-// see.
+// A handle leads servers and clients from a loop to its handlers. Programs do not see the
+// methods of handlers.
 type handle = wait.Handle
 
 // handlers implements [wait.Loop], with which servers and clients run handlers and wait in them.
@@ -18,7 +18,7 @@ func (h *handlers) Start(handoff bool, j wait.Job) error {
 	if taken, err := (*Loop)(h).start(handoff, j); !taken {
 		return err
 	}
-	return nil // if the host is gone, j's methods report it
+	return nil // if the host has ended, j's methods report it
 }
 
 func (h *handlers) AllowsHandoff() bool {

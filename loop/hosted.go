@@ -15,14 +15,14 @@ import "fmt"
 // An error from submit says that the host takes no more functions. The loop then refuses tasks:
 // calls of its handlers end with Unavailable, contexts of tasks are cancelled, and tasks that have
 // begun unwind on a goroutine of the loop, still one at a time. If the host's goroutine was bound
-// to its thread, these tasks cannot unwind, and stay suspended. Their calls end all the same, but
-// OnFinish and stats handlers might not learn of it. The loop drops functions that were given to Go or
+// to its thread, these tasks cannot unwind, and stay suspended. Their calls still end, but OnFinish
+// and stats handlers might not learn of it. The loop drops functions that were given to Go or
 // Post and have not begun, because they might need the host. So close the loop before its host.
 // Otherwise, when you wait for the result of a function, also wait for the end of the host. A loop
-// notices that its host is gone only when it next submits a function.
+// notices that its host has ended only when it next submits a function.
 //
 // Tasks are coroutines: the stack of a task that waits is kept while other tasks run. A task must
-// not wait inside a function that the host's interpreter has called, unless the interpreter can be
+// not wait inside a function that the host's interpreter has called, if the interpreter cannot be
 // suspended there. NewHosted panics if it is given the option [Coroutines] or [Pinned].
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	l := newLoop()

@@ -42,8 +42,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. All methods may be called by
-// any goroutine and by tasks, unless their documentation says otherwise.
+// A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. Any goroutine and any task
+// may call all methods whose documentation does not restrict that.
 type Loop struct {
 	handle
 
@@ -60,8 +60,8 @@ type Loop struct {
 
 	// Invariants, under mu:
 	//   - At most one task is running: the holder.
-	//   - A task in state ready is in the ready queue exactly once, unless it has the
-	//     turn already. It gets the turn once for each time it was queued.
+	//   - A task in state ready is in the ready queue exactly once, or has the turn already. It
+	//     gets the turn once for each time it was queued.
 	//   - A parked task becomes ready only by Unpark, or when the context that it parked with ends.
 	mu        sync.Mutex
 	holder    *task  // the task that has the turn, or nil
@@ -79,8 +79,8 @@ type Loop struct {
 // An Option configures [New] and [NewHosted].
 type Option func(*Loop)
 
-// New returns a loop whose tasks are goroutines, unless an option says otherwise. A loop without
-// tasks has no goroutines except idle ones that it keeps for later tasks; [Loop.Close] ends those.
+// New returns a loop. Without options its tasks are goroutines. A loop without tasks has no
+// goroutines except idle ones that it keeps for later tasks; [Loop.Close] ends those.
 func New(opts ...Option) *Loop {
 	l := newLoop()
 	l.engine = &baton{loop: l}
@@ -106,7 +106,7 @@ var ErrClosed = errors.New("loop: closed")
 // when fn returns, or when [Loop.Close] stops waiting.
 //
 // Go returns [ErrClosed] after Close was called, and an error that wraps it if the
-// loop's host is gone. fn is not run then.
+// loop's host has ended. fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
 	_, err := l.start(false, goJob{l, fn})
 	return err
@@ -131,7 +131,7 @@ func (goJob) Cancelled(error) {} // Loop.cancel ends its context
 // Post queues fn and returns at once; fn runs when its turn comes. fn must not wait: it
 // has no context to wait with, so it would block the whole loop.
 //
-// The errors are those of [Loop.Go].
+// It returns the errors of [Loop.Go].
 func (l *Loop) Post(fn func()) error {
 	_, err := l.start(false, postJob(fn))
 	return err
@@ -146,7 +146,7 @@ func (postJob) Leave()          {}
 func (postJob) Cancelled(error) {}
 
 // start starts a task for j, as Start of [wait.Loop] does. taken says whether the loop took j. If
-// it did and start returns an error, the host is gone and j is dropped.
+// the loop took j and start returns an error, the host has ended and j is dropped.
 func (l *Loop) start(handoff bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
 	if !l.acceptsTasks() {
@@ -251,13 +251,13 @@ var errOwnTask = errors.New("loop: a task cannot close its own loop, as Close wa
 // Close refuses new tasks, except those that running tasks start, and waits until all
 // tasks have ended. If ctx is done first, Close cancels the remaining tasks and returns
 // ctx's error; the loop keeps running them until they return. The contexts of tasks that
-// Go started are cancelled with [ErrClosed] as the cause. Calls whose handlers are tasks
-// end with Unavailable, unless their server has ended them already.
+// Go started are cancelled with [ErrClosed] as the cause. Calls that run as tasks end with
+// Unavailable, if their server has not ended them already.
 //
 // Close also ends the idle goroutines or coroutines that the loop keeps for later tasks.
 // A second Close returns [ErrClosed]. A task cannot close its own loop. The remaining
 // tasks of a pinned loop need [Loop.Run] to end, and those of a hosted loop need its host,
-// so do not call Close on the goroutine that runs them. If the host is gone, Close waits
+// so do not call Close on the goroutine that runs them. If the host has ended, Close waits
 // in the same way, and returns an error that says so.
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()

@@ -51,7 +51,8 @@ type watch struct {
 // every returns the time between two checks.
 func (w *watch) every() time.Duration { return durations.Recheck(w.limit / 4) }
 
-// start starts the timer unless it runs. It is called when a task gets the turn. mu is held.
+// start starts the timer if it does not run. It is called when a task gets the turn. mu is
+// held.
 func (w *watch) start() {
 	if w.isRunning {
 		return

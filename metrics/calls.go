@@ -1,6 +1,6 @@
 // Package metrics has the figures of nearcall in this process: its sessions by path, why connections
 // are not nearer, retries, reconnections and the use of shared memory. It also counts the calls of a
-// server by method, and offers everything as a gRPC service, which the command nearcall top shows.
+// server by method, and offers everything as a gRPC service for the command nearcall top.
 //
 //	calls := metrics.NewCalls()
 //	srv := nearcall.NewServer(nearcall.StatsHandler(calls))
@@ -11,21 +11,21 @@
 // [github.com/nearcall/nearcall/metrics/export] has readers for Prometheus and OpenTelemetry, in its
 // packages nearprom and nearotel.
 //
-// [Calls] works with a *grpc.Server as well. Everybody who can call the server can read the figures
-// of the process, unless an interceptor restricts that, as for any service.
+// [Calls] works with a *grpc.Server as well. Every client of the server can read the figures of the
+// process. As for any service, an interceptor can restrict that.
 //
-// gRPC has two services for the state of servers, and neither tells what the calls of a method
-// cost. channelz has counters for servers and sockets, not for methods, and no times. ORCA
+// gRPC has two services for the state of servers, but they do not show the cost of a method's
+// calls. channelz counts per server and socket, not per method, and has no times. ORCA
 // reports the load of a server as one number each for its processor, memory and calls, for load
 // balancing.
 //
 // # Sessions
 //
 // A session is a connection that carries calls. It counts from the end of its handshake until it has
-// ended, on both sides if both are in this process. The connections that grpc-go makes for targets
-// that go to it as a whole, as grpc:TARGET does, do not count, and those of a program's own HTTP
-// server do not, either. A connection is made again, and counts as a reconnection, after one that was
-// lost or drained, but not after an idle timeout.
+// ended, on both sides if both are in this process. Two kinds of connections do not count: those of
+// grpc-go for targets that go to it as a whole, such as grpc:TARGET, and those of a program's own
+// HTTP server. A connection counts as a reconnection if the one before was lost or drained, but not
+// if it was idle for too long.
 //
 // # Why a connection is not nearer
 //
@@ -49,8 +49,8 @@
 //
 // # What it costs
 //
-// The figures of the process cost a few atomic additions when a connection begins and ends and when a
-// call is retried, and a call nothing. Reading them takes some microseconds.
+// The figures of the process cost a few atomic additions when a connection begins or ends and when a
+// call is retried. They cost nothing per call. Reading them takes some microseconds.
 //
 // The stats handler takes about 0.1 µs and one allocation for a call. But a server with a stats handler
 // also makes the events for it: in nearcall these cost some 3 µs and 22 allocations for a unary
@@ -144,7 +144,8 @@ func (c *Calls) method(name string) *method {
 	return m
 }
 
-// learn reads which methods the server has. The methods of the service Metrics get no counters.
+// learn reads the list of the server's methods. The methods of the service Metrics get no
+// counters.
 func (c *Calls) learn() {
 	c.methods = make(map[string]*method)
 	if c.server == nil {

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// errPanic is the error of a call whose handler did not return. It counts as Unknown.
+// errPanic is the error of a call if its handler panics. It counts as Unknown.
 var errPanic = errors.New("the handler panicked")
 
 // UnaryInterceptor counts unary calls, for servers where speed matters more than completeness.
 // Instead of using the stats handler, pass UnaryInterceptor to nearcall.ChainUnaryInterceptor and
 // [Calls.StreamInterceptor] to nearcall.ChainStreamInterceptor, before other interceptors. The two
 // interceptors do not see calls that fail before a handler runs, because the server does not have
-// the method or cannot decode the request. The times that they count are those of handlers and of
-// later interceptors.
+// the method or cannot decode the request. They count the time of handlers and of later
+// interceptors.
 func (c *Calls) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if m := c.method(info.FullMethod); m != nil {
 		m.begun.Add(1)

@@ -51,7 +51,8 @@ func (s *session) begin(qs *q.Stream) *stream {
 	return nil
 }
 
-// A call of the peer whose head has not arrived is reset after one to two times beginTime.
+// A call of the peer is reset if its head has not arrived after one to two times
+// beginTime.
 const beginTime = 20 * time.Second
 
 // sweepLive resets the calls that have not begun in time.

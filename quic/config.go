@@ -19,8 +19,8 @@ const (
 	window    = 256 << 10 // of a call
 	maxWindow = 4 << 20   // up to which the default window grows
 
-	// connWindow is the window of a connection. Calls whose messages are not received fill their
-	// own windows, but must not use up that of the connection. It has room for 256 such calls.
+	// connWindow is the window of a connection. Calls with unread messages fill their own
+	// windows, but must not use up the connection's window. It has room for 256 such calls.
 	connWindow = 256 * window
 
 	probing   = 10 * time.Second // between packets of a client that has nothing else to send
@@ -72,7 +72,7 @@ func clientConfig(s *registry.Settings) *q.Config {
 }
 
 // serverConfig returns the configuration of a server. Clients keep their connections alive, so a
-// server sends no packets for that, unless the user asks for it.
+// server sends packets for that only if the user asks for it.
 func serverConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	if k := s.ServerKeepalive; k.Time > 0 {
@@ -81,7 +81,7 @@ func serverConfig(s *registry.Settings) *q.Config {
 	return c
 }
 
-// never is longer than any connection lives. quic-go adds its timeouts to its clock without a check
+// never is longer than any connection lasts. quic-go adds its timeouts to its clock without a check
 // for overflow.
 const never = 100 * 365 * 24 * time.Hour
 
@@ -123,8 +123,7 @@ func init() {
 	}
 }
 
-// maxSpent returns how many calls that are over may still count against the peer's limit of open
-// calls.
+// maxSpent is how many ended calls may delay returning their stream credit to the peer.
 func maxSpent(s *registry.Settings) int {
 	if s.MaxStreams == 0 {
 		return 250

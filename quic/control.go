@@ -16,7 +16,7 @@ import (
 )
 
 // The control stream of each side carries HELLO, and then the frames of drains and the probes of
-// keepalive. It ends when its side leaves and has no call left.
+// keepalive. A side ends it when it leaves and has no call left.
 
 // say writes a frame to the control stream, if that is open. The few frames of a session fit any
 // window that docs/protocol.md allows. mu is held.
@@ -134,8 +134,8 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 	return wire.ProtocolError("a frame of kind %#x on the control stream", byte(f.Kind))
 }
 
-// handleDone handles the end of the peer's control stream: the peer leaves, and no call of it is
-// left, not even on its way.
+// handleDone handles the end of the peer's control stream: the peer leaves, and none of its
+// calls is open or on its way.
 func (s *session) handleDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -79,8 +79,8 @@ func (d *dialer) resolve(ctx context.Context) ([]*net.UDPAddr, error) {
 	return all, nil
 }
 
-// dialOne connects to one address. left is the number of addresses that were not tried yet, this
-// one included. They share the remaining time equally.
+// dialOne connects to one address. left is the number of addresses that were not tried yet,
+// including this one. They share the remaining time equally.
 func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.Session, error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		share, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))

@@ -20,14 +20,14 @@ import (
 //
 // Invariants:
 //
-//   - The side that drains accepts the calls that the peer had made when it read the announcement,
-//     unless the peer does not answer in time, or the session ends.
+//   - The side that drains accepts the calls that the peer had made when it read the announcement.
+//     It stops earlier if the peer does not answer in time or the session ends.
 //   - If a side leaves, it first drains, and then ends its control stream.
 
 // A drain is the state of a session's drains in both directions. Guarded by mu.
 type drain struct {
 	announced time.Time   // when the first DRAIN was sent; zero if it was not
-	answered  bool        // the peer has said which call is its last
+	answered  bool        // the peer has named its last call
 	awaited   uint64      // the number of that call
 	timer     *time.Timer // refuses calls if the peer does not answer; nil if no drain was announced
 
@@ -95,7 +95,7 @@ func (s *session) refuseCalls() {
 	s.leaveIfIdle()
 }
 
-// onDrainTimer refuses the calls of a peer that has not answered in time.
+// onDrainTimer refuses the calls of a peer that is late to answer.
 func (s *session) onDrainTimer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *session) serves() bool {
 	return false
 }
 
-// refuseAfterLast refuses calls if the last one that the peer has made has arrived. mu is held.
+// refuseAfterLast refuses calls once the peer's last call has arrived. mu is held.
 func (s *session) refuseAfterLast() {
 	if s.isDraining() && s.drain.answered && s.seen >= s.drain.awaited {
 		s.refuseCalls()
@@ -140,7 +140,7 @@ func (s *session) handlePong(data [8]byte) error {
 
 // handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
 // none of its calls with a number above last. Each DRAIN makes this side walk all calls, so a
-// third DRAIN is an error, and so is one that says nothing new.
+// third DRAIN, or a DRAIN with nothing new, is an error.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
 	var callers, lost []*stream

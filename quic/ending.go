@@ -14,8 +14,8 @@ import (
 
 // How a session ends.
 //
-// Closing a QUIC connection discards what the peer has not acknowledged, such as the last replies,
-// and what the peer has not read from its streams. So when a side leaves and has no call left, it
+// Closing a QUIC connection discards bytes that the peer has not acknowledged, such as the last
+// replies, or not read from its streams. So when a side leaves and has no call left, it
 // first ends its control stream. By then all replies to its calls have arrived, and it has sent
 // all replies to the peer's calls. The peer reads the end of that control stream. Once it has no
 // call left either, it has all replies as well, and closes the connection.
@@ -26,10 +26,10 @@ import (
 //     has taken nothing for the duration closeTimeout.
 //   - Bytes count as taken when quic-go first puts them into packets, because the peer's credit
 //     and its acknowledgements must allow that. quic-go does not tell what the peer's packets
-//     acknowledge. So a packet of the peer counts as well, but packets alone count only for
+//     acknowledge. So the peer's packets count as well, but packets alone only for
 //     maxCloseTimeout: a peer can send packets and take nothing.
 //   - A caller whose peer drains reads replies from their streams before anybody receives them, up
-//     to maxUnread. So the peer does not mistake a slow receiver for one that takes nothing.
+//     to maxUnread. So a slow receiver does not look to the peer as if it took nothing.
 
 const (
 	closeTimeout    = 5 * time.Second   // how long a side that leaves waits for a peer that takes nothing
@@ -37,8 +37,8 @@ const (
 	stallCheckTime  = closeTimeout / 10 // how often a side that leaves checks whether its peer takes anything
 )
 
-// stallCheck tracks what the peer has taken since this side began to wait for it. Guarded by the
-// session's mu.
+// stallCheck tracks what the peer has taken since this side began to wait for the peer. Guarded by
+// the session's mu.
 type stallCheck struct {
 	timer   *time.Timer // nil until the side waits for its peer
 	text    string      // why the connection is closed if the peer takes nothing
@@ -124,11 +124,11 @@ func (s *session) Close(reason error) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closeLater(reason.Error()) // the peer might not read the replies that are left
+	s.closeLater(reason.Error()) // the peer might not read the remaining replies
 	return nil
 }
 
-// closeLater closes the connection if the peer neither takes anything nor closes it. mu is held.
+// closeLater closes the connection if the peer takes nothing and does not close it. mu is held.
 func (s *session) closeLater(text string) {
 	if s.stall.timer != nil || s.conn.Context().Err() != nil {
 		return
@@ -181,7 +181,7 @@ func (s *session) connClosed() {
 	close(s.closed)
 }
 
-// reasonOf returns the reason with which calls end after the connection has ended with cause.
+// reasonOf returns the reason for ending calls after the connection has ended with cause.
 func (s *session) reasonOf(cause error) error {
 	if app, ok := errors.AsType[*q.ApplicationError](cause); ok {
 		if app.ErrorMessage == "" {

@@ -102,7 +102,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// release closes the socket if nothing needs it any more. mu is held.
+// release closes the socket if nothing needs it. mu is held.
 func (l *listener) release() {
 	if l.released || l.ctx.Err() == nil || l.sessions > 0 {
 		return

@@ -1,7 +1,7 @@
-// Package quic carries the calls of package nearcall over QUIC. Each call has its own QUIC
-// stream, so a lost packet holds up the call whose bytes it had, and no other. A first call on a
-// new connection needs one round trip less than over TCP with TLS, and connections survive a
-// change of the client's network.
+// Package quic carries the calls of package nearcall over QUIC. Each call has its own QUIC stream,
+// so a lost packet delays only the call whose bytes it had. A first call on a new connection needs
+// one round trip less than over TCP with TLS, and connections survive a change of the client's
+// network.
 //
 // A program that imports the package can listen on and dial targets of the form quic:HOST:PORT,
 // where PORT is a UDP port:

@@ -12,7 +12,7 @@ import (
 // input is the state of the one goroutine that reads a stream: its pump, a caller that waits
 // for its reply, or the goroutine that has accepted it.
 type input struct {
-	buf      *encoded.Buffer // its bytes from the offset at (below) on are not handled; nil for none
+	buf      *encoded.Buffer // the input; bytes from the offset at (below) on are not handled; nil for none
 	at       int
 	parts    *encoded.Buffer // the parts of a block; nil if no block has begun
 	eof      bool            // the FIN has arrived
@@ -137,7 +137,7 @@ func (st *stream) part(body []byte) error {
 	return nil
 }
 
-// readHead reads the call's head, and what has arrived with it.
+// readHead reads the call's head, and the frames that have arrived with it.
 func (st *stream) readHead() (*link.CallHeader, error) {
 	for {
 		rc, n, ok, err := st.step()

@@ -13,7 +13,7 @@ import (
 // session sees the end of the call even if the messages before it were not received yet. A full
 // inbox stops the pump; then the windows of QUIC fill, and the peer waits.
 
-// itemCost is what a message takes in an inbox in addition to its bytes.
+// itemCost is the memory of a message in an inbox in addition to its bytes.
 const itemCost = 128
 
 // maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it, an inbox with
@@ -24,8 +24,8 @@ const (
 )
 
 // maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. The bound leaves
-// room for what the largest window of a stream lets arrive, and for one more message of gRPC's
-// default limit. It fits an int on 32-bit systems, too.
+// room for the largest window of a stream, and for one more message of gRPC's default limit. It
+// fits an int on 32-bit systems, too.
 func (s *session) maxUnread() int { return 2 * min(max(s.window, maxWindow), 1<<30-1) }
 
 // An inbox holds the frames that have arrived and were not received yet. Guarded by the stream's
@@ -142,7 +142,7 @@ func (st *stream) callerEnded() {
 	wait.Unpark(st.out.sender.Wake())
 }
 
-// await waits until more has arrived. mu is held.
+// await waits until more frames have arrived. mu is held.
 func (st *stream) await() {
 	if !st.direct {
 		st.in.receiver.Wait(&st.mu, st.waiter)

@@ -15,8 +15,9 @@ import (
 // Sending.
 //
 // The sender never blocks within quic-go, because it may be a task of a loop. It passes to quic-go
-// what quic-go takes at once. A separate goroutine writes the rest, and the next message waits
-// until that goroutine is done. Ends and headers do not wait: the same goroutine writes them, too.
+// only what quic-go takes at once. A separate goroutine writes the rest, and the next message
+// waits until that goroutine is done. Ends and headers do not wait: the same goroutine writes
+// them, too.
 
 // maxUnsent bounds the bytes of a call that are passed to quic-go without waiting. A write that
 // would exceed it waits until quic-go has put the earlier bytes into packets. The peer's credit is
@@ -24,15 +25,16 @@ import (
 const maxUnsent = 64 << 10
 
 // maxTry is the largest write that the sender passes to quic-go itself, in bytes. quic-go copies
-// such a write into new memory. What the stream's own goroutine writes is sent without a copy.
+// such a write into new memory. Bytes that the stream's own goroutine writes are sent without a
+// copy.
 const maxTry = 32 << 10
 
 // sending is the sending direction of a stream. Guarded by the stream's mu.
 type sending struct {
 	err     error           // why nothing more can be sent
 	writing bool            // a goroutine writes
-	stopped bool            // the peer reads no more; the stream is about to read why
-	pending *encoded.Buffer // what the writing goroutine writes next; nil for nothing
+	stopped bool            // the peer reads no more; the stream is about to read the reason
+	pending *encoded.Buffer // the next bytes for the writing goroutine; nil for none
 	fin     bool            // nothing follows
 	closed  bool            // the FIN was passed to quic-go
 	unsent  int             // bytes passed to quic-go since a write last waited
@@ -131,7 +133,7 @@ func (st *stream) send(step *wire.Step) {
 // must not limit messages.
 const maxMessage = int(^uint(0) >> 1)
 
-// write writes b, and what is queued in the meantime.
+// write writes b, and bytes that are queued meanwhile.
 func (st *stream) write(b *encoded.Buffer) {
 	for {
 		err := st.writeAll(b.B)
@@ -160,7 +162,8 @@ func (st *stream) write(b *encoded.Buffer) {
 // buffers them, so that the FIN that follows fits into the same packet.
 const lastPiece = 1000
 
-// writeAll writes b. If this side is the callee, writeAll counts what the peer takes of b.
+// writeAll writes b. If this side is the callee, writeAll counts the bytes of b that the peer
+// takes.
 func (st *stream) writeAll(b []byte) error {
 	if n := len(b) - lastPiece; n > 0 && !st.caller {
 		if _, err := st.qs.WriteWithLimit(b[:n], st.session.noteTaken); err != nil {
@@ -199,7 +202,7 @@ func (st *stream) closeSend() {
 	_ = st.qs.Close()
 }
 
-// stop records that the peer reads no more. A caller learns why from what it receives, because
+// stop records that the peer reads no more. A caller learns the reason when it receives, because
 // the callee's request to stop can overtake the end of the call. mu is held.
 func (st *stream) stop() {
 	st.out.stopped = true
@@ -209,6 +212,6 @@ func (st *stream) stop() {
 }
 
 // order tells the race detector, if both peers are in one process, that a send happens before the
-// receive. For other sockets package syscall does so. For QUIC's packets nothing else does, and
-// without it the detector would report programs that are correct over tcp:.
+// receive. For other sockets package syscall does so. Nothing else does so for QUIC's packets.
+// Without order the detector would report programs that are correct over tcp:.
 var order atomic.Uint64

@@ -27,7 +27,7 @@ type sessionOptions struct {
 	ages           ages
 	liveness       liveness
 	handshake      time.Duration // limit for the peer's HELLO
-	maxSpent       int           // how many calls that are over may wait for the release of their credit
+	maxSpent       int           // how many ended calls may wait for the release of their credit
 	gone           func()        // called when the connection is closed; may be nil
 }
 
@@ -72,7 +72,7 @@ type session struct {
 	sweep    *time.Timer // ends calls that do not begin
 	stall    stallCheck
 	round    int         // how often sweepLive has run
-	spent    []*q.Stream // calls that are over, whose credit was not released yet
+	spent    []*q.Stream // ended calls whose credit is not released yet
 	release  *time.Timer // releases this credit; nil if spent is empty
 }
 
@@ -141,13 +141,14 @@ func (s *session) meet(ctx context.Context) error {
 	}
 }
 
-// An opening is a call that waits until the peer takes another one.
+// An opening is a call that waits until the peer accepts another call.
 type opening struct {
 	cancel context.CancelFunc
 	stream *q.Stream // nil until it is opened
 }
 
-// Abandoned implements [wait.Abandoned]. The task was to use the stream that was opened for it, if any.
+// Abandoned implements [wait.Abandoned]. If a stream was opened for the task, the task no longer uses
+// it.
 func (o *opening) Abandoned() {
 	o.cancel()
 	if o.stream != nil {

@@ -10,7 +10,7 @@ import (
 
 // reportUnreachable makes reads of a socket fail at once if the system learns that nobody listens
 // at the peer's address. Only a client that dials turns this on. Anybody can forge the ICMP
-// messages from which the system learns it, and after the dial they must not end the connection.
+// messages that tell the system so. After the dial they must not end the connection.
 func reportUnreachable(pc net.PacketConn, on bool) {
 	control(pc, func(fd int) {
 		n := 0

@@ -29,7 +29,7 @@ type stream struct {
 	input    input
 
 	// Guarded by session.mu.
-	holds int // until it is 0, the peer cannot open another call in place of this one
+	holds int // while above 0, the peer cannot open another call in place of this one
 	round int // session.round when the call was accepted
 
 	mu      sync.Mutex
@@ -59,8 +59,8 @@ func (st *stream) forget() {
 }
 
 // unhold is called twice: when the acceptor has taken or refused the call, and when the call has
-// ended. Only after both can the peer open another call, so that calls that are reset at once do
-// not pile up in front of a busy acceptor.
+// ended. Only after both can the peer open another call. So calls that are reset at once do not
+// pile up in front of a busy acceptor.
 func (st *stream) unhold() {
 	if st.caller {
 		return
@@ -82,7 +82,7 @@ func (st *stream) unhold() {
 
 // The session releases the credit of ended calls together with the next reply, but at the latest
 // after releaseDelay, or when more than maxSpent of these calls wait. If the session released it
-// at once, each release would take a packet of its own.
+// at once, each release would take a separate packet.
 const releaseDelay = 20 * time.Millisecond
 
 // onRelease is called when credit has waited for a reply that did not come.
@@ -93,7 +93,7 @@ func (s *session) onRelease() {
 	s.releaseSpent()
 }
 
-// releaseSpent releases the credit of calls that are over. mu is held.
+// releaseSpent releases the credit of ended calls. mu is held.
 func (s *session) releaseSpent() {
 	for i, qs := range s.spent {
 		qs.ReleaseStreamCredit()
@@ -104,7 +104,7 @@ func (s *session) releaseSpent() {
 
 func (st *stream) Abort(reason error) { st.abort(reason, true) }
 
-// abort ends the call for reason, unless it has ended. If tell is set, a callee sends the text of
+// abort ends the call for reason, if it has not ended. If tell is set, a callee sends the text of
 // reason to the peer.
 func (st *stream) abort(reason error, tell bool) {
 	order.Add(1)
@@ -152,7 +152,7 @@ func (st *stream) reset(reason error, tell bool) {
 	st.qs.CancelRead(q.StreamErrorCode(code))
 }
 
-// failed ends the call because nothing more can be read, or what was read breaks a rule.
+// failed ends the call because reading has failed, or the input breaks a rule.
 func (st *stream) failed(err error) {
 	if errors.Is(err, wire.ErrProtocol) {
 		st.abort(encoded.Because{Text: err.Error(), Kind: link.ErrBroken}, true)
@@ -164,7 +164,7 @@ func (st *stream) failed(err error) {
 	st.abort(st.reasonOf(err), false)
 }
 
-// reasonOf returns the reason with which the call ends after err, an error of quic-go.
+// reasonOf returns the reason for ending the call after err, an error of quic-go.
 func (st *stream) reasonOf(err error) error {
 	if e, ok := errors.AsType[*q.StreamError](err); ok {
 		return st.resetReason(wire.ResetCode(e.ErrorCode), "the peer has reset the call")
@@ -179,7 +179,7 @@ func (st *stream) reasonOf(err error) error {
 	return s.reasonOf(err)
 }
 
-// resetReason returns the reason with which the call ends after a reset by the peer.
+// resetReason returns the reason for ending the call after a reset by the peer.
 //
 // A peer refuses calls once it drains. The packet with its DRAIN can be lost, and then the DRAIN
 // arrives after the refusal. So a refusal already stops this side from making calls on the
@@ -212,7 +212,7 @@ func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 var errShort = fmt.Errorf("%w: the stream ends before the call", wire.ErrProtocol)
 
-// Invoke implements [link.Session]. The caller reads its reply itself, unless it is a task.
+// Invoke implements [link.Session]. A caller that is not a task reads its reply itself.
 func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := link.ContextErr(ctx); err != nil {
 		return err

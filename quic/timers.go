@@ -13,12 +13,12 @@ import (
 
 // Keepalive.
 //
-// quic-go keeps a connection alive, but does not always notice that the peer is gone. Its PINGs
+// quic-go keeps a connection alive, but does not always notice that the peer has ended. Its PINGs
 // are so small that a restarted server sends no stateless reset for them: a reset must be smaller
-// than the packet that it answers. And when the peer falls silent, quic-go's idle timeout
-// counts not from the last packet that arrived, but from the first that this side sends after it.
-// So a session checks now and then whether packets have arrived. A side that keeps the connection
-// alive sends a larger packet when none have.
+// than the packet that it answers. And if the peer falls silent, quic-go's idle timeout does not
+// count from the last packet that arrived. It counts from the first packet that this side sends
+// after that. So a session checks now and then whether packets have arrived. If none have, a side
+// that keeps the connection alive sends a larger packet.
 
 // liveness checks whether the peer still sends packets. Guarded by the session's mu.
 type liveness struct {
@@ -26,9 +26,9 @@ type liveness struct {
 	limit time.Duration // how long the peer may be silent before it counts as lost
 
 	timer    *time.Timer
-	next     time.Duration // what the timer was set to
+	next     time.Duration // the duration that the timer was set to
 	received uint64        // packets that have arrived
-	silent   time.Duration // at least for how long no packet has arrived
+	silent   time.Duration // a lower bound of the time without packets
 	probed   time.Duration // the value of silent when a packet was sent; 0 if none was
 }
 

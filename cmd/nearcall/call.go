@@ -82,7 +82,7 @@ func (f *callFlags) run(c *cobra.Command, args []string) error {
 	return h.call(ctx, in)
 }
 
-// input returns what the messages are read from.
+// input returns the reader of the messages.
 func (f *callFlags) input(c *cobra.Command, method *desc.MethodDescriptor, args []string) (io.Reader, error) {
 	file, isFile := strings.CutPrefix(f.data, "@")
 	switch given := c.Flags().Changed("data"); {

@@ -114,7 +114,7 @@ type remote struct {
 	secure bool // whether connections have TLS
 	conn   *nearcall.ClientConn
 	source grpcurl.DescriptorSource // of the services
-	asked  *bounded                 // what source asks, nil if it has files
+	asked  *bounded                 // the connection that source asks; nil if it has files
 	close  func()
 }
 
@@ -212,7 +212,7 @@ func (p *remote) connect(ctx context.Context, timeout seconds) error {
 	return nil
 }
 
-// schemeOf returns what stands before the first colon of target.
+// schemeOf returns the part of target before the first colon.
 func schemeOf(target string) string {
 	scheme, _, _ := strings.Cut(strings.ToLower(target), ":")
 	return scheme
@@ -276,8 +276,8 @@ func staysHere(target string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// hint adds to err what the user could try instead, if the server cannot be reached or speaks
-// another protocol. It replaces what nearcall advises Go programs to do.
+// hint adds advice for the user to err if the server cannot be reached or speaks another
+// protocol. It replaces nearcall's advice for Go programs.
 func (p *remote) hint(err error) error {
 	st := status.Convert(err)
 	text, advice := st.Message(), ""
@@ -304,7 +304,7 @@ var hints = []struct {
 	says         string // a part of the message
 	scheme       string // of the target; "" for any
 	plain        bool   // whether this applies to connections without TLS only
-	drop, advice string // what is removed from the message, and what is added
+	drop, advice string // the text to remove from the message, and the text to add
 }{
 	{codes.Unavailable, "first record does not look like a TLS handshake", "wss", false, forPrograms, "write ws:"},
 	{codes.Unavailable, "first record does not look like a TLS handshake", "", false, forPrograms, "the server has no TLS, and -plaintext does without"},

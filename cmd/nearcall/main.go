@@ -1,7 +1,7 @@
 // Command nearcall looks at services and calls them over any path of package nearcall, and
 // measures what calls cost. nearcall help lists its commands.
 //
-// list, describe and call are those of grpcurl, with its flags, for nearcall's targets as well.
+// list, describe and call are grpcurl's commands, with its flags, for nearcall's targets as well.
 // Flags take one dash or two.
 //
 // In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
@@ -9,8 +9,8 @@
 //
 // The exit code is 0, or 1 if something failed, also a write to stdout, 2 for a wrong command line,
 // 64 plus the code of the status if a call failed with one, and 130 if the command was interrupted.
-// Those of nearcall health are grpc-health-probe's. If stdout is a pipe that nobody reads, the
-// command ends as others do, by SIGPIPE.
+// nearcall health has the exit codes of grpc-health-probe. If stdout is a pipe that nobody reads,
+// the command ends as others do, by SIGPIPE.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
-// stdio is what a command reads and writes.
+// stdio is the standard input and output of a command.
 type stdio struct {
 	in       io.Reader
 	out, err io.Writer
@@ -169,7 +169,8 @@ func inset(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
 }
 
-// longFlags returns args with two dashes before long flags. Users of grpcurl write one.
+// longFlags returns args with two dashes before long flags. Users of grpcurl write one
+// dash.
 func longFlags(root *cobra.Command, args []string) []string {
 	known := map[string]bool{"help": true, "version": true}
 	for _, c := range root.Commands() {

@@ -49,8 +49,8 @@ func clean(text string) string { return escape(text, "") }
 var reordering = []*unicode.RangeTable{unicode.Bidi_Control, unicode.Zl, unicode.Zp}
 
 // escape returns text with an escape for each control character that is not in keep, for each
-// reordering character, and for each byte that is not UTF-8. Escapes of characters are those of JSON:
-// in JSON only strings have such characters, and their values stay the same.
+// reordering character, and for each byte that is not UTF-8. It uses JSON's escapes: in JSON only
+// strings have such characters, and their values stay the same.
 func escape(text, keep string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -152,7 +152,7 @@ func overProcess(who, network string) func(testpb.TestServiceServer) (connection
 	}
 }
 
-// dialHost returns a connection to a host, unless that has failed with err. It does not upgrade a
+// dialHost returns a connection to a host, or the host's error err. It does not upgrade a
 // unix socket to shared memory, which is a separate path.
 func dialHost(who, target string, stop func() error, err error) (connection, error) {
 	if err != nil {

@@ -48,7 +48,7 @@ func beTheProcess() bool {
 }
 
 // serveTarget serves until the reader in ends. It writes the target that clients dial to the
-// writer out. If it does not stop, it writes what its goroutines wait for.
+// writer out. If it does not stop, it writes the stacks of its goroutines.
 func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	target, stop, err := host(who, target, service{})
 	if err != nil {

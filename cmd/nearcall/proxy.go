@@ -81,7 +81,7 @@ func proxyCommand() *cobra.Command {
 // reachTime is how long a target may take to answer the first connection.
 const reachTime = 20 * time.Second
 
-// reach connects to target, and returns why that fails, if it does.
+// reach connects to target, and returns the error if that fails.
 func reach(ctx context.Context, target string, opts []nearcall.DialOption) error {
 	conn, err := nearcall.NewClient(target, opts...)
 	if err != nil {

@@ -57,7 +57,7 @@ func resolveCommand() *cobra.Command {
 	return c
 }
 
-// A resolution is what a target resolves to.
+// A resolution is the result of resolving a target.
 type resolution struct {
 	Target      string     `json:"target"`
 	Resolver    string     `json:"resolver,omitempty"` // the scheme; empty for nearcall's own targets
@@ -165,7 +165,7 @@ func (r *resolution) ask(ctx context.Context, creds credentials.TransportCredent
 	}
 }
 
-// take keeps what a resolver has returned.
+// take keeps a resolver's result.
 func (r *resolution) take(s resolver.State) {
 	if c := s.ServiceConfig; c != nil {
 		if raw, ok := c.Config.(rawConfig); ok {
@@ -214,7 +214,7 @@ func (f firstAnswer) say(a answered) {
 	}
 }
 
-// ParseServiceConfig implements [resolver.ClientConn]. It lets grpc-go find what is wrong with text.
+// ParseServiceConfig implements [resolver.ClientConn]. It leaves it to grpc-go to check text.
 func (firstAnswer) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err == nil {

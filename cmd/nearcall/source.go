@@ -25,7 +25,7 @@ import (
 )
 
 // describe sets the source of the services: the files of the flags, or else the server's
-// reflection. The function stop ends its calls.
+// reflection. stop ends the calls of the reflection.
 func (p *remote) describe(ctx context.Context, f *connFlags) (stop func(), err error) {
 	switch {
 	case len(f.protos) > 0:
@@ -112,8 +112,8 @@ func (s boundedStream) RecvMsg(m any) error {
 	return err
 }
 
-// explain returns the error of a source with what to do. What nearcall says of a server of its own
-// is clear.
+// explain adds advice to the error of a source. nearcall's own errors need no
+// explanation.
 func (p *remote) explain(err error) error {
 	if err == nil || p.asked == nil {
 		return err
@@ -165,7 +165,7 @@ func (p *remote) methods() ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, "/") }), err
 }
 
-// find returns what has a name. Its error suggests others.
+// find returns the descriptor with a name. Its error suggests others.
 func (p *remote) find(name string) (desc.Descriptor, error) {
 	name = strings.ReplaceAll(strings.TrimLeft(name, "/."), "/", ".")
 	d, err := p.source.FindSymbol(name)

@@ -101,7 +101,7 @@ func noCounts(err error) error {
 		st.Message())
 }
 
-// A methodTraffic is what happened to a method in an interval.
+// A methodTraffic is the traffic of a method in an interval.
 type methodTraffic struct {
 	name          string
 	begun, failed uint64  // since the server began to count
@@ -110,7 +110,7 @@ type methodTraffic struct {
 	p50, p99      time.Duration // 0 if no call ended
 }
 
-// traffic returns what happened between two replies, the busiest method first.
+// traffic returns the traffic between two replies, the busiest method first.
 func traffic(before, now *metricspb.Snapshot) (all []methodTraffic) {
 	if before.GetSince() != now.GetSince() { // the server restarted, and counts from 0
 		before = &metricspb.Snapshot{Now: now.GetSince()}
@@ -141,8 +141,8 @@ func traffic(before, now *metricspb.Snapshot) (all []methodTraffic) {
 	return all
 }
 
-// quantile returns a time. The share q of the calls that the parameter now counts, and before does
-// not count, ended within it.
+// quantile returns a time. The share q of the calls that now counts, and before does not, ended
+// within that time.
 func quantile(before, now *metricspb.Method, q float64) time.Duration {
 	counted := make(map[int64]uint64)
 	for _, b := range before.GetTimes() {

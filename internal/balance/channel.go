@@ -3,7 +3,7 @@
 //
 // A *grpc.ClientConn resolves the target, balances, connects, backs off, checks health, and knows
 // the state of everything. Only the calls take a shorter way: a call asks grpc-go's picker for a
-// SubConn, and goes over the session of nearcall's that belongs to it. Four pieces make that possible,
+// SubConn, and goes over nearcall's session of that SubConn. Four pieces make that possible,
 // all with public interfaces of grpc-go:
 //
 //   - A policy that wraps the one of the service config. It shows the picker to the calls, and puts
@@ -47,15 +47,15 @@ type Config struct {
 	ServiceConfig *string                          // the default, in JSON; nil for none
 	Resolvers     []resolver.Builder               // they precede the registered ones
 	IdleTimeout   time.Duration                    // 0 for none
-	Stats         []stats.Handler                  // of calls that grpc-go makes as a whole, and of what it measures
+	Stats         []stats.Handler                  // of calls that grpc-go makes as a whole, and of grpc-go's own metrics
 	Options       []grpc.DialOption                // for grpc-go
 
 	// ParseService parses the methodConfig and the retryThrottling of a service config.
 	ParseService func(json string) (*call.ServiceConfig, error)
 
-	// Dial connects to an address, whose server must prove the name authority; grpc-go does if Dial is
-	// nil. UserDial is the function of WithContextDialer, which resolvers and balancers get; it may be
-	// nil.
+	// Dial connects to an address. Its server must prove the name authority. If Dial is nil, grpc-go
+	// connects. UserDial is the function of WithContextDialer, which resolvers and balancers get; it
+	// may be nil.
 	Dial     func(ctx context.Context, authority, address string) (net.Conn, error)
 	UserDial func(ctx context.Context, address string) (net.Conn, error)
 
@@ -82,11 +82,11 @@ type Channel struct {
 	conn      *grpc.ClientConn
 	authority string
 
-	picker  atomic.Pointer[picker]  // what grpc-go picks from; nil if a call must ask grpc-go
-	applied atomic.Pointer[applied] // what the target's resolver has said; nil if a call must ask grpc-go
-	initial applied                 // before the resolver has said anything
+	picker  atomic.Pointer[picker]  // grpc-go's picker; nil if a call must ask grpc-go
+	applied atomic.Pointer[applied] // the resolver's latest result; nil if a call must ask grpc-go
+	initial applied                 // until the resolver's first result
 
-	resolved atomic.Bool // the resolver has said something
+	resolved atomic.Bool // the resolver has returned a result
 
 	mu         sync.Mutex
 	generation uint64 // how often the picker was replaced
@@ -143,7 +143,8 @@ func (c *Channel) Close() error {
 	return err
 }
 
-// end ends what the channel has besides its *grpc.ClientConn, which a program may have closed itself.
+// end ends everything of the channel except its *grpc.ClientConn, which a program may have closed
+// itself.
 func (c *Channel) end() {
 	c.mu.Lock()
 	c.closed = true
@@ -158,13 +159,13 @@ func (c *Channel) end() {
 	}
 }
 
-// errClosing is what calls return after Close, as in grpc-go.
+// errClosing is the error of calls after Close, as in grpc-go.
 //
 //lint:ignore SA1019 deprecated, but programs compare with it
 var errClosing = grpc.ErrClientConnClosing
 
-// leave is called when a SubConn no longer uses a session. Calls that run can finish, unless the
-// channel is closed.
+// leave is called when a SubConn no longer uses a session. Running calls can finish if the
+// channel is not closed.
 func (c *Channel) leave(s link.Session) {
 	c.mu.Lock()
 	closed := c.closed
@@ -188,7 +189,7 @@ type ownKey struct{}
 func (c *Channel) newStream(ctx context.Context, own any, method string, opts ...grpc.CallOption) error {
 	return wait.Outside(wait.WaiterOf(ctx), func() error {
 		s, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, opts...)
-		if err == nil { // it should have ended with its pick
+		if err == nil { // the pick should have ended it
 			_ = s.CloseSend()
 		}
 		return err
@@ -210,9 +211,9 @@ type capture struct {
 // errCaptured ends the call of a capture. Nobody sees it.
 var errCaptured = status.Error(codes.Canceled, "nearcall: grpc-go has picked a connection for a call")
 
-// Pick implements [call.Balancer]. It asks the picker that grpc-go has used last. If that has no
-// session, or is not known, Pick lets grpc-go make the call up to its pick, so that waiting, and all
-// errors, are grpc-go's.
+// Pick implements [call.Balancer]. It asks the picker that grpc-go has used last. If that picker is
+// unknown or returns no session, Pick lets grpc-go make the call up to its pick. So waiting and
+// errors are grpc-go's.
 func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (call.Pick, error) {
 	if p := c.picker.Load(); p != nil {
 		pick, err := p.pick(balancer.PickInfo{FullMethodName: method, Ctx: ctx})
@@ -241,8 +242,8 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 	return call.Pick{}, err
 }
 
-// errForeignContext is the error of a call whose pick is not seen: a config selector has replaced its
-// context.
+// errForeignContext is the error of a call with a lost pick: a config selector has replaced the
+// call's context.
 var errForeignContext = status.Error(codes.Internal, "nearcall: the config selector returns a context that is not derived from the call's")
 
 // replaced makes the next call ask grpc-go for its picker. It is called after grpc-go has a new one.
@@ -253,7 +254,8 @@ func (c *Channel) replaced() {
 	c.picker.Store(nil)
 }
 
-// use makes calls ask p, unless grpc-go may have another picker since the given generation.
+// use makes calls ask p. It does nothing if grpc-go may have got another picker since the given
+// generation.
 func (c *Channel) use(p *picker, generation uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,14 +264,14 @@ func (c *Channel) use(p *picker, generation uint64) {
 	}
 }
 
-// applied is what applies to all calls.
+// applied holds the settings of all calls.
 type applied struct {
 	service  *call.ServiceConfig
 	selector *selector // of xDS; nil for none
 }
 
-// retire is called when a does not apply any more. After it no call uses the selector, which its
-// resolver may stop.
+// retire is called when these settings no longer apply. After that no call uses the
+// selector, and its resolver may stop it.
 func (a *applied) retire() {
 	if a != nil && a.selector != nil {
 		a.selector.replace()

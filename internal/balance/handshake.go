@@ -21,8 +21,8 @@ type handshaker struct {
 	onlyGRPC                         bool // set for the credentials of a single SubConn: its calls use gRPC
 }
 
-// A bundle is the credentials that a policy has given a SubConn. With their own credentials for calls,
-// which grpc-go's transport adds, such SubConns stay with gRPC.
+// A bundle is the credentials that a policy has given a SubConn. If a bundle has credentials for
+// calls, which grpc-go's transport adds, its SubConn stays with gRPC.
 type bundle struct {
 	credentials.Bundle
 	channel *Channel
@@ -97,7 +97,7 @@ func (h *handshaker) Clone() credentials.TransportCredentials {
 	return &handshaker{h.TransportCredentials.Clone(), h.channel, h.onlyGRPC}
 }
 
-// An ending connection calls end when it is closed.
+// An ending is a connection that calls end when it is closed.
 type ending struct {
 	net.Conn
 	end func()

@@ -9,8 +9,8 @@ import (
 	"github.com/nearcall/nearcall/internal/durations"
 )
 
-// grpc-go counts its own calls to find out whether a ClientConn is idle. So a timer looks now and
-// then whether the channel had calls, and if so makes a call with grpc-go.
+// grpc-go counts its own calls to find out whether a ClientConn is idle. So a timer checks now
+// and then whether the channel had calls, and if so makes a call with grpc-go.
 
 // watchIdleness is called when the channel leaves idle mode.
 func (c *Channel) watchIdleness() {

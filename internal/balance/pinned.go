@@ -38,7 +38,7 @@ type pinned struct {
 type pin struct {
 	*pinned
 	cancel  context.CancelFunc // ends the call
-	picked  bool               // the picker was asked before; as given, used only while grpc-go picks
+	picked  bool               // the picker was asked before; like given, used only while grpc-go picks
 	given   bool               // the picker that was asked has given the SubConn
 	ended   atomic.Bool
 	refusal atomic.Pointer[error] // of the stream, if one was opened
@@ -49,8 +49,8 @@ var (
 	errRefused  = status.Error(codes.Unavailable, "the ordinary gRPC server has refused the call")
 )
 
-// result is the pick for the call, of the picker that grpc-go has asked. A second pick, which grpc-go
-// makes if it has another picker or knows that no handler has seen the call, ends the call.
+// result is the pick for the call, from the picker that grpc-go has asked. A second pick, which
+// grpc-go makes if it has another picker or knows that no handler has seen the call, ends the call.
 func (p *pin) result(asked *picker) (balancer.PickResult, error) {
 	if p.picked || p.sc.current.Load() != p.over {
 		p.end()
@@ -81,7 +81,8 @@ func (p *pin) end() {
 	p.channel.picker.Store(nil)
 }
 
-// lost returns the error of the call, which says [link.ErrUnprocessed] if the pin has ended it.
+// lost returns the error of the call. If the pin has ended the call, the error wraps
+// [link.ErrUnprocessed].
 func (p *pin) lost(err error) error {
 	if err == nil || err == io.EOF || !p.ended.Load() {
 		return err
@@ -108,8 +109,8 @@ func (s pinnedStream) Header() (metadata.MD, error) {
 func (s pinnedStream) RecvMsg(m any) error { return s.pin.lost(s.ClientStream.RecvMsg(m)) }
 
 // withOnce adds to the options of a call that grpc-go makes it once, except for a second pick. Retry
-// policies are internal/call's, and service configs do not show them to grpc-go. Those of xDS are in
-// the config selector, and so grpc-go must not be able to make such a call again.
+// policies are internal/call's, and service configs do not show them to grpc-go. The config selector
+// has those of xDS, so grpc-go must not be able to retry the call.
 func (p *pinned) withOnce(opts []grpc.CallOption) []grpc.CallOption {
 	opts = append(opts, grpc.WaitForReady(false))
 	if a := p.channel.applied.Load(); a != nil && a.selector != nil {

@@ -24,10 +24,10 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// The policy of a service config is replaced by a wrapper of that policy, whose config has the
-// policy's name and config and what the service config says of calls. Each policy has a wrapper with
-// a name of its own, so that grpc-go switches gracefully between them. Policies must be registered
-// while a program starts, and which policies it will use is not known then. So there is a fixed
+// In a service config, a wrapper replaces the policy. The wrapper's config has the policy's name and
+// config, and the parts of the service config that apply to calls. Each policy has a wrapper with a
+// separate name, so that grpc-go switches gracefully between them. Policies must be registered
+// while a program starts. Which policies it will use is not known by then. So there is a fixed
 // number of wrappers, and each is given to the first policy that needs one.
 
 const wrappers = 16
@@ -120,7 +120,8 @@ func rewrite(text string) string {
 	return string(rewritten)
 }
 
-// isRewritten reports whether rewrite has returned text, or left it to grpc-go to report its error.
+// isRewritten reports whether text comes from rewrite. It is false if text has an error for grpc-go
+// to report.
 func isRewritten(text string) bool {
 	var config struct {
 		LoadBalancingConfig json.RawMessage `json:"loadBalancingConfig"`
@@ -132,8 +133,8 @@ func isRewritten(text string) bool {
 	return strings.HasPrefix(name, wrapperPrefix)
 }
 
-// noRetries is a retryThrottling with which grpc-go makes no attempt by a retryPolicy: there is never a whole
-// token. It must not retry the calls that it makes for the channel, which retries them itself. The
+// noRetries is a retryThrottling that stops grpc-go's retries by a retryPolicy: there is never a whole token.
+// It must not retry the calls that it makes for the channel, which retries them itself. The
 // policies stay, because GetMethodConfig returns them.
 const noRetries = `{"maxTokens": 0.001, "tokenRatio": 0.001}`
 
@@ -198,8 +199,8 @@ func (wrapper) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	return &policyConfig{name: c.Policy, config: config, service: c.Service}, err
 }
 
-// Build implements [balancer.Builder]. The credentials are what leads from the options of a
-// *grpc.ClientConn to a policy.
+// Build implements [balancer.Builder]. A policy finds its channel through the credentials in
+// the options of the *grpc.ClientConn.
 func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
 	h, ok := o.DialCreds.(*handshaker)
 	if !ok {
@@ -212,7 +213,7 @@ func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.B
 }
 
 // A policy is a balancer that wraps another one, and the wrapped one's ClientConn. It embeds
-// grpc-go's, as grpc-go asks of those who intercept.
+// grpc-go's, as grpc-go demands of interceptors.
 type policy struct {
 	balancer.ClientConn
 	channel *Channel
@@ -338,10 +339,10 @@ type subConn struct {
 	current atomic.Pointer[current]
 	ready   atomic.Bool   // as the policy has heard last
 	begun   atomic.Bool   // there was a session
-	giver   atomic.Uint64 // the number of a picker that has given sc to a call to an ordinary server, mostly the last one
+	giver   atomic.Uint64 // the number of a picker, usually the last one, that has given sc to a call to an ordinary server
 }
 
-// current is the session, and what its address adds to calls.
+// current is the session, and the metadata that its address adds to calls.
 type current struct {
 	link.Session
 	pinned    bool        // see pinned.go
@@ -349,7 +350,8 @@ type current struct {
 	metadata  metadata.MD // may be nil
 }
 
-// A mark is an attribute that leads from the address that grpc-go connects to to its SubConn.
+// A mark is an attribute of an address. It leads from the address to its SubConn when grpc-go
+// connects.
 type mark struct {
 	sc         *subConn
 	serverName string       // the address's
@@ -395,7 +397,7 @@ func (sc *subConn) begin(c *current) (end func()) {
 }
 
 // session returns the session of sc, or nil if it takes no calls. A pinned session does not notice
-// that its connection takes none.
+// when its connection takes none.
 func (sc *subConn) session() *current {
 	c := sc.current.Load()
 	if c == nil || link.IsClosed(c.Done()) || c.pinned && !sc.ready.Load() {
@@ -404,7 +406,7 @@ func (sc *subConn) session() *current {
 	return c
 }
 
-// A picker is what grpc-go picks from.
+// A picker wraps a policy's picker, for grpc-go and for the channel.
 type picker struct {
 	balancer.Picker
 	channel *Channel
@@ -461,7 +463,7 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		case dropped:
 			own.dropped = true
 		case err != balancer.ErrNoSubConnAvailable && !own.waitForReady:
-			err = status.Error(codes.Unavailable, err.Error()) // what grpc-go makes of it, but grpc-go does not retry it
+			err = status.Error(codes.Unavailable, err.Error()) // the same status as from grpc-go, but grpc-go does not retry it
 		}
 		return balancer.PickResult{}, err
 	}

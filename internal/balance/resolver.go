@@ -45,8 +45,8 @@ func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resol
 	return r, nil
 }
 
-// OverrideAuthority implements [resolver.AuthorityOverrider]. For other resolvers it returns what
-// grpc-go would use without it.
+// OverrideAuthority implements [resolver.AuthorityOverrider]. For other resolvers it returns
+// grpc-go's default.
 func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
 	authority, endpoint := "", t.Endpoint()
 	switch o, ok := b.Builder.(resolver.AuthorityOverrider); {
@@ -61,7 +61,7 @@ func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
 	return authority
 }
 
-// A wrappedConn rewrites the service configs of a resolver, and notices that it has said something.
+// A wrappedConn rewrites the service configs of a resolver, and notices its first result.
 type wrappedConn struct {
 	resolver.ClientConn
 	channel *Channel
@@ -77,8 +77,8 @@ func (c wrappedConn) UpdateState(s resolver.State) error {
 	return c.ClientConn.UpdateState(s)
 }
 
-// rewritten returns the service config of a resolver, parsed again if the resolver has not parsed it
-// with ParseServiceConfig of c, but with another connection's.
+// rewritten returns the service config of a resolver. If another connection than c has parsed it,
+// rewritten parses it again.
 func (c wrappedConn) rewritten(r *serviceconfig.ParseResult) *serviceconfig.ParseResult {
 	if r == nil || r.Err != nil {
 		return r

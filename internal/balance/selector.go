@@ -17,9 +17,8 @@ import (
 
 // The resolver of xDS passes a config selector with its results. It chooses the cluster, the timeout
 // and the retries of each call by the routes of the control plane. grpc-go's function that gets it out
-// of a result is internal, so this file uses reflection: without it, each call would go through
-// grpc-go as a whole, as those do that have HTTP filters. A test notices if a version of grpc-go
-// differs.
+// of a result is internal, so this file uses reflection: without it, grpc-go would have to make
+// each call as a whole, as it does with HTTP filters. A test fails if a version of grpc-go differs.
 
 // A selector is a config selector that can be replaced.
 type selector struct {
@@ -79,7 +78,8 @@ func (s *selector) replace() {
 	s.replaced = true
 }
 
-// choose lets the channel's config selector choose what applies to a call. Its errors are grpc-go's.
+// choose asks the channel's config selector which config applies to a call. Its errors are
+// grpc-go's.
 func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, method string) (call.Selection, error) {
 	if !s.choose.IsValid() {
 		to.Through = c.cfg.Direct

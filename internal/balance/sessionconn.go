@@ -31,11 +31,11 @@ type sessionConn struct {
 
 	mu       sync.Mutex
 	isClosed bool
-	in       []byte   // what grpc-go has written and was not handled; it begins with a frame
+	in       []byte   // bytes from grpc-go that were not handled; they begin with a frame
 	begun    bool     // the preface was read
 	settings []byte   // the payloads of grpc-go's SETTINGS
 	updates  []byte   // its WINDOW_UPDATE frames
-	out      []byte   // what grpc-go has not read yet
+	out      []byte   // bytes that grpc-go has not read yet
 	server   net.Conn // leads to a grpc.Server, after the first stream was opened
 }
 

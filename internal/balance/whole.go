@@ -18,7 +18,8 @@ type whole struct {
 	creds []credentials.PerRPCCredentials // of all calls
 }
 
-// Whole returns what makes whole calls with grpc-go. creds are credentials for each call.
+// Whole returns a connection that makes whole calls with grpc-go. creds are credentials for each
+// call.
 func (c *Channel) Whole(creds []credentials.PerRPCCredentials) grpc.ClientConnInterface {
 	return whole{c.conn, creds}
 }

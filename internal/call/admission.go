@@ -17,8 +17,8 @@ import (
 //   - A caller in this process waits itself, before it makes the call: see admit.
 //   - A session that reads each call on another goroutine lets that goroutine wait.
 //   - Otherwise one goroutine reads the session, and it never waits for a place: the handlers that
-//     have the places may wait for what it would read next, such as a message or a RESET. So
-//     another goroutine waits with each call. A call that is reset stops waiting, so the session's
+//     have the places may wait for its next input, such as a message or a RESET. So another
+//     goroutine waits with each call. A call that is reset stops waiting, so the session's
 //     limit of open calls bounds how many such goroutines there are.
 //
 // The session's limit alone is not enough, because it counts only open calls: a peer can open calls
@@ -35,7 +35,7 @@ import (
 type admission struct {
 	mu      *sync.Mutex // the server's workers.mu
 	limit   int         // of places; 0 for no limit
-	ahead   bool        // callers take their places with admit
+	ahead   bool        // callers take their places with admit, before their calls arrive
 	onIdle  func()      // called once, with mu held
 	counter CallCounter // counts the running calls as well; may be nil
 	parkers wait.Pool
@@ -159,8 +159,8 @@ func (a *admission) giveBack() {
 	wait.Unpark(next)
 }
 
-// giveBackAhead gives back the place of a call that has arrived and does not run, if its caller
-// has taken one.
+// giveBackAhead gives back the place that a caller has taken for a call that has arrived and does
+// not run.
 func (a *admission) giveBackAhead() {
 	if a.ahead {
 		a.giveBack()

@@ -20,7 +20,7 @@ import (
 // A transparent retry: no handler has seen the call, and the user does not learn of the retry. As
 // in grpc-go, a call of which nothing was sent is retried for as long as there are other sessions.
 // So a server that drains its connections one after the other loses no call: they refuse it before
-// it is sent. How fast sessions follow each other is for those to limit who connect. A call that
+// it is sent. The code that connects limits how fast sessions follow each other. A call that
 // the peer has refused is retried once, after the first attempt only. Otherwise a peer that refuses
 // each call, and ends each connection, could make the client connect without a limit or a pause.
 //
@@ -36,9 +36,9 @@ import (
 //     including during the backoff. While retrying is set, only this goroutine may set the field
 //     current or finish the call. Other goroutines that want to finish the call set giveUpReason.
 //   - The trailer is that of the current attempt until another attempt is opened.
-//   - replayBuffer holds exactly what the user has sent. A send counts if its
-//     attempt is still current, and is not being replaced, when the send returns.
-//     Otherwise the send is repeated on the next attempt.
+//   - replayBuffer holds exactly what the user has sent. A send counts if its attempt is still
+//     current when the send returns, and is not being replaced. Otherwise the send is repeated on
+//     the next attempt.
 //   - A call whose attempt failed is retried by the user's next operation on it. Until that
 //     operation only the end of its context or the closing of its client ends the call, as in
 //     grpc-go.
@@ -59,14 +59,14 @@ type attempt struct {
 	call    *clientStream // nil before there is a stream
 	kind    attemptKind
 	ctx     context.Context  // tagged by stats handlers; nil before the attempt has begun
-	md      metadata.MD      // the user's, with what stats handlers have added
+	md      metadata.MD      // the user's, with the additions of stats handlers
 	stats   *callStats       // nil without a stats handler
 	session link.Session     // nil before one is picked
 	peer    *link.Peer       // the session's
 	header  *link.CallHeader // nil before it is sent
 	stream  link.Stream
 
-	// What a picker has said.
+	// The picker's settings for the attempt.
 	host      string                  // replaces the target's authority; "" for none
 	authority string                  // replaces both, if the server can prove it; "" for none
 	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
@@ -82,16 +82,16 @@ type attempt struct {
 func isUnprocessed(err error) bool { return errors.Is(err, link.ErrUnprocessed) }
 
 // unsent reports whether err says that nothing of a call was sent, and that another session may
-// accept it. It is false for a session that goes on taking calls: retries would pick the same
-// session for ever. In process the caller keeps a request until a handler takes it.
+// accept it. It is false if the session still takes calls: retries would pick the same session
+// for ever. In process the caller keeps a request until a handler takes it.
 func unsent(session link.Session, err error) bool {
 	u, ok := errors.AsType[link.Unprocessed](err)
 	return ok && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
 }
 
-// beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
-// client's stats handler. The error is a status error. If the start was reported, the error was
-// reported as well.
+// beginAttempt sets the context, the metadata and the stats of a, and reports the start of a to
+// the client's stats handler. The error is a status error. If the start was reported, the error
+// was reported as well.
 func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) error {
 	a.ctx, a.md = ctx, ci.md
 	if a.kind != firstAttempt {
@@ -255,7 +255,7 @@ func (s *clientStream) abortCall(reason error) {
 }
 
 // onTransportAbort is called when a's stream was aborted, by abortCall or because the session
-// ended. It finishes the call, even if no goroutine receives, unless the call can be retried.
+// ended. It finishes a call that cannot be retried, even if no goroutine receives.
 func (a *attempt) onTransportAbort(reason error) {
 	s := a.call
 	s.mu.Lock()

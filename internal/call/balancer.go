@@ -20,16 +20,15 @@ import (
 
 // A Balancer supplies a session for each attempt of a call, for targets with several endpoints.
 type Balancer interface {
-	// Select waits until the target was resolved for the first time, and returns what applies to
+	// Select waits until the target was resolved for the first time, and returns the settings of
 	// a call of method. Its errors are status errors.
 	Select(ctx context.Context, method string) (Selection, error)
 
-	// Pick is like Pick of [Sessions]. ctx is the one that Select has returned, or one derived
-	// from it.
+	// Pick is like Pick of [Sessions]. ctx is Select's, or derived from it.
 	Pick(ctx context.Context, method string, waitForReady bool) (Pick, error)
 }
 
-// A Selection is what applies to one call.
+// A Selection holds the settings of one call.
 type Selection struct {
 	Context context.Context // of the call
 	Service *ServiceConfig  // the target's; may be nil
@@ -37,11 +36,10 @@ type Selection struct {
 	Method    *grpc.MethodConfig       // replaces what Service has for the method; may be nil
 	Committed func()                   // called when no more attempts are made, and perhaps again later; may be nil
 	Delayed   bool                     // the call has waited for the target to be resolved
-	Through   grpc.ClientConnInterface // makes the whole call unless nil
+	Through   grpc.ClientConnInterface // if not nil, makes the whole call
 }
 
-// A Pick is the session for an attempt, and what a picker wants to add to the attempt and to know
-// of it.
+// A Pick is the session for an attempt, with the metadata and the callback of the picker.
 type Pick struct {
 	Session   link.Session
 	Authority string                  // replaces that of the target; "" for none

@@ -25,7 +25,7 @@ const (
 	defaultMaxRecv = 4 << 20
 )
 
-// callInfo holds what the caller of a call asks for, and what all attempts have in common.
+// callInfo holds the caller's options for a call, and the state that all attempts share.
 type callInfo struct {
 	ctx    context.Context // with the service config's timeout
 	method string
@@ -52,7 +52,7 @@ type callInfo struct {
 	// Of a Balancer's Selection.
 	committed func()
 	delayed   bool                     // the call has waited for the target to be resolved
-	through   grpc.ClientConnInterface // makes the whole call unless nil
+	through   grpc.ClientConnInterface // if not nil, makes the whole call
 }
 
 // unary reports whether Invoke makes the call.
@@ -127,9 +127,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.chooseCodec(byDefault)
 }
 
-// RawHeader and RawTrailer are [grpc.Header] and [grpc.Trailer] for callers that do not modify what
-// they get and need no keys that gRPC adds: nothing is copied. grpc-go takes them for those of
-// which they are made.
+// RawHeader and RawTrailer are [grpc.Header] and [grpc.Trailer] without a copy: callers must not
+// modify the result, and get no keys that gRPC adds. grpc-go treats them as the options that they
+// embed.
 type (
 	RawHeader  struct{ grpc.HeaderCallOption }
 	RawTrailer struct{ grpc.TrailerCallOption }

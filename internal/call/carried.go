@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A carried is the server's side of a call that a [link.Stream] carries. For a unary method it is
-// all that a call needs above the stream, and all that stays in memory if the handler keeps its
+// A carried is the server's side of a call over a [link.Stream]. For a unary method it is the
+// whole state of a call above the stream. Only it stays in memory if the handler keeps its
 // context. For a streaming method it is part of a serverStream.
 //
 // Invariant: the goroutine that runs the call uses the transport stream until it calls leave. Others use
@@ -91,7 +91,7 @@ func (r *carried) freeUnused() {
 	}
 }
 
-// abort ends the call for reason, on both sides, unless it has ended.
+// abort ends the call for reason, on both sides, if it has not ended.
 func (r *carried) abort(reason error) {
 	if r.use() {
 		r.transportStream.Abort(reason)

@@ -21,16 +21,16 @@ import (
 
 // Sessions supplies sessions for calls.
 type Sessions interface {
-	// Pick returns a session that accepted calls a moment ago. If there is none, it waits until
-	// there is one or ctx ends. Unless waitForReady is set, it fails as soon as an attempt to
-	// connect has failed. Its errors are status errors.
+	// Pick returns a session that accepts calls. The session may stop doing so at any time. If
+	// there is none, it waits until there is one or ctx ends. Unless waitForReady is set, it
+	// fails as soon as an attempt to connect has failed. Its errors are status errors.
 	Pick(ctx context.Context, waitForReady bool) (link.Session, error)
 }
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
 	Sessions    Sessions
-	Balancer    Balancer // replaces Sessions and Service unless nil
+	Balancer    Balancer // if not nil, replaces Sessions and Service
 	Unary       []grpc.UnaryClientInterceptor
 	Stream      []grpc.StreamClientInterceptor
 	Stats       []stats.Handler
@@ -67,8 +67,8 @@ type Client struct {
 // Other calls end with their sessions.
 func (c *Client) Refuse(reason error) { c.close(reason) }
 
-// Close ends all streams for reason, and all calls that wait for a retry. It ends even a stream
-// whose end has arrived but was not received by the user. Other unary calls end with their
+// Close ends all streams for reason, and all calls that wait for a retry. It also ends streams
+// whose end has arrived, if the user has not received the end. Other unary calls end with their
 // sessions.
 func (c *Client) Close(reason error) {
 	c.Refuse(reason)
@@ -230,7 +230,7 @@ func newCall(peer *link.Peer) *link.UnaryCall {
 // because a handler can keep its call for as long as it likes.
 var remoteCalls = sync.Pool{New: func() any { return new(link.UnaryCall) }}
 
-// freeCall frees a call to peer that has ended, and whose results nobody uses any more.
+// freeCall frees a call to peer that has ended. Nobody may use its results any more.
 func freeCall(u *link.UnaryCall, peer *link.Peer) {
 	if !peer.Local {
 		*u = link.UnaryCall{}

@@ -108,7 +108,7 @@ type clientStream struct {
 	refusal     error     // why the header's compressor is not allowed; nil if it is allowed
 	end         *link.End // nil until the end was received
 	late        bool      // the end arrived after the deadline, so the deadline has ended the call
-	recvErr     error     // what RecvMsg returns once this is set
+	recvErr     error     // once set, the result of RecvMsg
 
 	retryMu wait.Mutex // held by the goroutine that retries the call; locked before mu
 

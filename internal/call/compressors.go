@@ -20,8 +20,8 @@ import (
 )
 
 // registered holds the names of the compressors registered with package encoding, in the
-// order of registration. encoding does not export the list, only lookups by name. A test
-// compares it with what grpc-go's client advertises.
+// order of registration. encoding does not export the list, only lookups by name. A test compares
+// it with the list of grpc-go's client.
 //
 //go:linkname registered google.golang.org/grpc/internal/grpcutil.RegisteredCompressorNames
 var registered []string
@@ -93,8 +93,8 @@ func installed(name string) bool {
 	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
 }
 
-// replyEncoding returns the compressor of a call's replies: the one that header names, or by
-// default that of the requests.
+// replyEncoding returns the compressor of a call's replies: header's, or by default the
+// requests'.
 func replyEncoding(header metadata.MD, requests string) string {
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		return own[0]
@@ -102,8 +102,8 @@ func replyEncoding(header metadata.MD, requests string) string {
 	return link.Compressor(requests)
 }
 
-// HandledBy returns the call whose handler or interceptor got ctx, or nil if ctx does not
-// come from a nearcall server.
+// HandledBy returns the call of a handler's or interceptor's ctx, or nil if ctx does not come
+// from a nearcall server.
 func HandledBy(ctx context.Context) *Handled {
 	c, _ := grpc.ServerTransportStreamFromContext(ctx).(*serverCall)
 	return (*Handled)(c)
@@ -112,7 +112,7 @@ func HandledBy(ctx context.Context) *Handled {
 // A Handled is the handler's view of a call.
 type Handled serverCall
 
-// SendOn makes the stream of the call go on if its handler sends a message that cannot be encoded
+// SendOn keeps the stream of the call open if its handler sends a message that cannot be encoded
 // or is too large. In gRPC that ends the call. The goroutine that sends calls it.
 func (h *Handled) SendOn() {
 	if r := h.carried; r != nil && r.stream != nil {
@@ -158,11 +158,11 @@ func (h *Handled) SetSendCompressor(name string) error {
 	return nil
 }
 
-// Profile returns what the caller says in the header besides metadata. It must not be modified.
+// Profile returns the properties of the call besides metadata. It must not be modified.
 func (h *Handled) Profile() *link.Profile { return h.open.Profile }
 
-// Sent returns the metadata that the caller has sent, with what its credentials have added, and
-// without what gRPC adds. It can have reserved keys. It must not be modified.
+// Sent returns the metadata that the caller has sent, with that of its credentials and without
+// gRPC's own. It can have reserved keys. It must not be modified.
 func (h *Handled) Sent() metadata.MD { return h.open.Sent() }
 
 // InProcess reports whether the caller is in this process.

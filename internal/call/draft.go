@@ -26,8 +26,8 @@ func HandlerSession(ctx context.Context) link.Session {
 
 // Draft returns a buffer of at least n bytes, in which the caller builds a message to the peer of
 // s. If s has memory that the peer reads (see [link.Peer]), a large buffer is from there. All
-// others come from grpc-go's default pool, also if s is nil. What is dropped and was not freed
-// comes back when the garbage collector notices.
+// others come from grpc-go's default pool, also if s is nil. The garbage collector returns a
+// buffer that was dropped without being freed.
 func Draft(s link.Session, n int) mem.Buffer {
 	if s != nil && s.Peer().Draft != nil {
 		if b, end := s.Peer().Draft(n); b != nil {

@@ -38,7 +38,7 @@ func makeSizeKnown(m *link.Message) error {
 	return encode(m)
 }
 
-// encode makes m an encoded message, whose bytes do not change. The error is a *link.SendError.
+// encode makes m an encoded message. Its bytes do not change. The error is a *link.SendError.
 func encode(m *link.Message) error {
 	if m.Bound() > 0 {
 		return nil // it is encoded

@@ -10,8 +10,8 @@ import (
 // Inline handlers. A session can run a unary handler on the goroutine that called HandleStream, so
 // that no worker has to be woken. If that goroutine reads for other calls too, it runs only
 // handlers of quick methods. A timer finds the handlers that take longer and releases their
-// goroutines: the session reads on with another one. Otherwise such a handler could even wait for
-// the very calls that it delays.
+// goroutines: the session reads on with another one. Otherwise such a handler could wait for ever
+// for a call that it delays.
 
 // inlineCheckTime is the time between two checks of the inline handlers. The second check that
 // finds a handler still running releases its goroutine.
@@ -139,14 +139,14 @@ const (
 
 	provenScore = 16                // how many quick runs a new method needs
 	maxScore    = provenScore + 64  // the limit of score
-	slowRun     = 24                // what a run that is not quick subtracts
+	slowRun     = 24                // a run that is not quick subtracts this
 	longRun     = provenScore - 256 // the score after a run of inlineCheckTime or more
 
-	never = time.Hour // what expected returns for methods that are not quick
+	never = time.Hour // the result of expected for methods that are not quick
 )
 
-// expected returns how long the next run is likely to take. It returns the constant never if the
-// method has not proved that it is quick.
+// expected returns how long the next run is likely to take. It returns the constant never for a
+// method that has not proved to be quick.
 func (t *handlerTime) expected() time.Duration {
 	if t.score.Load() < provenScore {
 		return never

@@ -66,8 +66,8 @@ func validate(md metadata.MD) error {
 }
 
 // validatePair checks a key and its values by grpc-go's rules, with its error texts. Keys
-// have characters [0-9a-z-_.], unless they begin with a colon. Values are printable ASCII
-// unless the key ends in -bin.
+// have characters [0-9a-z-_.] or begin with a colon. Values are printable ASCII if the
+// key does not end in -bin.
 func validatePair(key string, vals ...string) error {
 	if key == "" {
 		return fmt.Errorf("there is an empty key in the header")
@@ -103,7 +103,7 @@ func reserved(key string) bool {
 	return false
 }
 
-// isReserved does for an entry of metadata what reserved does for its key.
+// isReserved is reserved for an entry of metadata, which is a key and its values.
 func isReserved(key string, _ []string) bool { return reserved(key) }
 
 func hasReserved(md metadata.MD) bool {

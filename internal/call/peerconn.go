@@ -63,8 +63,8 @@ type CallCounter interface {
 	End()
 }
 
-// AcceptClient is Accept for the client's end of a session, whose peer calls s. What s does to
-// the session affects these calls only. counter counts them, unless it is nil.
+// AcceptClient is Accept for the client's end of a session, whose peer calls s. Methods of s
+// affect only these calls, not the session. counter counts them, and may be nil.
 func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
 	side := &clientSide{Session: session}
 	side.conn = newServerConn(s, side)

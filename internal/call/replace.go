@@ -16,7 +16,7 @@ import (
 
 // onSendError handles a failure to send a message on a. It retries the call if no handler has
 // seen it or its policy says so, and reports whether the message must be sent on another attempt.
-// lost is the error of a call that no handler has seen and that is not retried.
+// lost is the error if the call is not retried although no handler has seen it.
 func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost error) {
 	switch {
 	case isUnprocessed(err):
@@ -198,8 +198,9 @@ var errAbandoned = status.Error(codes.Canceled, "the task that retried the call 
 func (a *attempt) Abandoned() { _ = a.call.finishRetry(a, false, errAbandoned) }
 
 // finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
-// or err is the error of the call. With an error it finishes the call, unless received is set. In
-// that case err is the status that a ended with, and the goroutine that receives finishes the call.
+// or err is the error of the call. With an error it finishes the call if received is not set. If
+// received is set, err is the status that a ended with, and the goroutine that receives finishes
+// the call.
 func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil
@@ -232,7 +233,7 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 			s.finish(err)
 		}
 	case b != a && lost != nil:
-		s.finishAborted(lost) // onTransportAbort did not, because retrying was set
+		s.finishAborted(lost) // onTransportAbort did not finish it, because retrying was set
 	}
 	return err
 }

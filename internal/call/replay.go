@@ -5,8 +5,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// This file keeps what a call sends for replay on its next attempt, until the call is committed.
-// See attempt.go for the invariants.
+// This file keeps the sent steps of a call for replay on its next attempt, until the call is
+// committed. See attempt.go for the invariants.
 
 // A step is one send, kept for replay.
 type step struct {

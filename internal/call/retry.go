@@ -151,9 +151,9 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	return all
 }
 
-// nextAttempt decides whether another attempt follows one that failed with err and trailer. It
-// waits for the policy's backoff, unless the retry is transparent. It returns the kind of the next
-// attempt, or the error of the call if there is none.
+// nextAttempt decides whether another attempt follows the failed one, which returned err and
+// trailer. It waits for the policy's backoff if the retry is not transparent. It returns the kind
+// of the next attempt, or the error of the call if there is none.
 func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
 	if transparent {
 		counters.TransparentRetries.Add(1)

@@ -100,7 +100,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 }
 
-// Register adds a service. Its handlers run on loop, unless that is nil. Register panics
+// Register adds a service. If loop is not nil, its handlers run on loop. Register panics
 // if impl has the wrong type, if the service was registered before, and after the first
 // Serve or the first call. In these cases grpc-go ends the process.
 func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
@@ -131,7 +131,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	}
 }
 
-// add adds a method unless the server has one of that name. So if a unary and a streaming method
+// add adds a method if the server has none of that name. So if a unary and a streaming method
 // have the same name, calls go to the unary one, which Register adds first.
 func (s *Server) add(m *method) {
 	if s.methods[m.name] == nil {
@@ -306,7 +306,7 @@ func codecNamed(subtype string) link.Codec {
 	return nil
 }
 
-// jsonCodec is the codec of the content-subtype json, unless the user has registered one.
+// jsonCodec is the codec of the content-subtype json if the user has registered none.
 var jsonCodec = codec.JSON()
 
 // shares reports whether messages are shared with clients that share theirs. They are not if a
@@ -335,8 +335,9 @@ func (s *Server) Stop() {
 }
 
 // GracefulStop asks all peers to make no more calls, waits for those that they have made, closes
-// all sessions and waits until they are gone. When it returns, the process may exit without losing
-// a reply. A concurrent Stop cancels the running calls and ends the waits for peers.
+// all sessions and waits until the sessions have sent everything. When it returns, the process may
+// exit without losing a reply. A concurrent Stop cancels the running calls and ends the waits for
+// peers.
 func (s *Server) GracefulStop() {
 	conns := s.stop()
 	drained := make([]<-chan struct{}, len(conns))
@@ -345,7 +346,7 @@ func (s *Server) GracefulStop() {
 	}
 	for i, c := range conns { // a separate loop, so that all sessions drain at the same time
 		select {
-		case <-drained[i]: // no call is on its way that this server would refuse
+		case <-drained[i]: // no call is on its way any more
 		case <-s.stopNow:
 		}
 		c.drain()
@@ -371,7 +372,7 @@ func (s *Server) stop() []*serverConn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// Method returns what is known about the method with a full name. It must be called after Start.
+// Method describes the method with a full name. It must be called after Start.
 func (s *Server) Method(full string) link.Method {
 	m := s.methods[full]
 	if m == nil {

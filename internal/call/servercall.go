@@ -344,11 +344,11 @@ func (c *serverCall) brokenError(err error) error {
 	case *link.SendError:
 		return linkStatus(err)
 	case *link.RecvError:
-		if e.Err == nil || e.Err != c.Err() { // otherwise the end of the call has ended the decoding
+		if e.Err == nil || e.Err != c.Err() { // otherwise the call has ended, and that has ended the decoding
 			return linkStatus(err)
 		}
 	}
-	// The call has ended. Whatever the reason is, the handler gets the error of its context.
+	// The call has ended. The handler gets the error of its context for any reason.
 	if ctxErr := c.Err(); ctxErr != nil {
 		err = ctxErr
 	}

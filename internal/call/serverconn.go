@@ -78,7 +78,7 @@ func (c *serverConn) reportEnd() {
 	if h == nil {
 		return
 	}
-	if c.peer.Undecided { // others are begun; Do would deadlock if a ConnBegin handler closed one
+	if c.peer.Undecided { // other connections have begun; Do would deadlock if a ConnBegin handler closed one
 		c.begin.Do(func() { begun = false })
 	}
 	if begun {
@@ -86,7 +86,7 @@ func (c *serverConn) reportEnd() {
 	}
 }
 
-// idleLocked is admission's onIdle. If the session is gone as well, the server forgets the
+// idleLocked is admission's onIdle. If Gone was called as well, the server forgets the
 // connection.
 func (c *serverConn) idleLocked() {
 	close(c.idle)
@@ -147,7 +147,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc := &r.call
 	if err := sc.checkHead(); err != nil {
 		c.admission.giveBackAhead()
-		s.Abort(err) // instead of a refusal: as over HTTP/2, the caller gets a stream, which fails
+		s.Abort(err) // no refusal: as over HTTP/2, the caller gets a stream, which fails
 		return nil
 	}
 	if r.codec = sc.method.codec; r.codec == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// callContext is the part of a serverCall that makes it the handler's context. What handlers
-// seldom use is allocated on first use.
+// callContext is the part of a serverCall that makes it the handler's context. Rarely used
+// fields are allocated on first use.
 //
 // The context ends when the handler has returned, when the call is aborted, or when the
 // caller's context ends. Usually the caller waits for the call, and aborts it when its
@@ -170,8 +170,8 @@ func (c *serverCall) startTimer() {
 	}
 }
 
-// expire ends the call at its deadline. As in grpc-go, the caller gets a reset, and what the
-// handler waits for ends even if the peer is silent: it was stopped, say, or is cut off.
+// expire ends the call at its deadline. As in grpc-go, the caller gets a reset, and the
+// handler's waits end even if the peer is silent, because it was stopped or is cut off.
 func (c *serverCall) expire() {
 	if c.carried != nil {
 		c.carried.abort(context.DeadlineExceeded)

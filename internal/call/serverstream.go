@@ -63,8 +63,8 @@ func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHead
 
 var logger = grpclog.Component("nearcall")
 
-// SetTrailer implements grpc.ServerStream. As in grpc-go, it logs that metadata is invalid but
-// accepts it all the same, because it cannot return an error.
+// SetTrailer implements grpc.ServerStream. As in grpc-go, it logs invalid metadata and still
+// accepts it, because it cannot return an error.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := validate(md); err != nil {
 		logger.Errorf("stream: failed to validate md when setting trailer, err: %v", err)
@@ -73,7 +73,7 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 }
 
 // SendMsg implements grpc.ServerStream. As in grpc-go, an error of SendMsg ends the call for the
-// caller, unless the call has ended already.
+// caller.
 func (s *serverStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.call.method.loop)
 	unsent, err := s.send(m)
@@ -83,7 +83,7 @@ func (s *serverStream) SendMsg(m any) error {
 	return err
 }
 
-// send sends m. unsent says that the error is about m, of which nothing was sent.
+// send sends m. unsent says that m caused the error and that nothing of m was sent.
 func (s *serverStream) send(m any) (unsent bool, err error) {
 	c := &s.call
 	f := &s.sendFrame
@@ -127,8 +127,8 @@ func (s *serverStream) RecvMsg(m any) error {
 	return err
 }
 
-// A yielder makes a loop's task yield to other tasks now and then while it sends or receives. A
-// task whose peer is fast never has to wait, and must not starve the others.
+// A yielder makes a loop's task yield to other tasks now and then while it sends or receives.
+// With a fast peer a task never waits. It must not starve the other tasks.
 type yielder struct{ messages uint8 }
 
 // yieldEvery is the number of messages after which a task yields.

@@ -28,9 +28,9 @@ func (c *serverCall) runUnary() {
 	}
 }
 
-// A Guard is the implementation of a service whose panics must not end the process. It recovers
-// those of its handlers itself. A panic of the codec that encodes a unary reply is passed to
-// Panicked, which returns the error of the call.
+// A Guard is a service's implementation. Its panics must not end the process. It recovers
+// panics of its handlers itself. A panic of the codec that encodes a unary reply is passed
+// to Panicked, which returns the error of the call.
 type Guard interface {
 	Panicked(method string, value any) error
 }

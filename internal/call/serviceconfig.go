@@ -40,7 +40,7 @@ var noConfig methodConfig
 // that allow more.
 const DefaultMaxCallAttempts = 5
 
-// The JSON of a service config. As in grpc-go, unknown fields are ignored, and so is hedgingPolicy.
+// The JSON of a service config. As in grpc-go, unknown fields and hedgingPolicy are ignored.
 type (
 	jsonServiceConfig struct {
 		healthCheckConfig
@@ -161,7 +161,8 @@ func (d *jsonDuration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A jsonSize is a number of bytes. One that does not fit an int becomes the closest that does.
+// A jsonSize is a number of bytes. A number that does not fit an int becomes the closest that
+// does.
 type jsonSize int
 
 // UnmarshalJSON implements [json.Unmarshaler].

@@ -47,8 +47,8 @@ func asSent(st *status.Status) *status.Status {
 // maxCode is the largest code that gRPC's clients take: they parse it as an int32.
 const maxCode = math.MaxInt32
 
-// errorOf returns the caller's error for st, a status that has arrived. It shares nothing with the
-// handler's error, and has nothing that reflect.DeepEqual could tell from a new status.
+// errorOf returns the caller's error for st, a status that has arrived. It shares no memory with
+// the handler's error. To reflect.DeepEqual it is the same as a new status.
 func errorOf(st *status.Status) error {
 	if p := st.Proto(); len(p.GetDetails()) > 0 {
 		return status.FromProto(p).Err()

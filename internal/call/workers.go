@@ -17,7 +17,7 @@ import (
 // maxIdleWorkers is the limit of idle goroutines that a server keeps for later calls.
 const maxIdleWorkers = 256
 
-// idleTime is the time after which a worker ends that no call has needed, at most twice that long.
+// A worker without a call ends after idleTime, or at most twice that time.
 const idleTime = time.Second
 
 // workers runs one server's handlers on goroutines that are reused. New goroutines cost
@@ -32,9 +32,9 @@ const idleTime = time.Second
 //     the queue yet. A worker that takes a call and leaves others in the queue first makes another
 //     worker come, so no call waits for the handler of another call.
 //   - At most one worker is coming.
-//   - While a worker is idle, the timer that ends idle workers is set. It ends the lowest unused of
-//     idle, which have been there since it was set: of a stack, nothing below its lowest height has
-//     been moved. So calls only keep count of that height.
+//   - While a worker is idle, the timer that ends idle workers is set. When the timer fires, it
+//     ends the workers that were idle since it was set. idle is a stack, so these are the entries
+//     below its least length in that time. So a call only has to update that length.
 type workers struct {
 	// mu also guards the running calls of the server's connections, so that a call can be added to
 	// them and to the queue under one lock.
@@ -162,7 +162,7 @@ func (w *workers) wake() {
 	next <- struct{}{} // does not block: an idle worker's channel is empty
 }
 
-// work is a worker. It was woken for queued calls.
+// work is the goroutine of a worker. It is woken for queued calls.
 func (w *workers) work() {
 	// A new goroutine inherits the labels of its creator, which in process is a caller.
 	pprof.SetGoroutineLabels(context.Background())

@@ -102,8 +102,8 @@ func copyMap[K comparable, V any](e *mapEntries, dst, src ptr, depth int) (bound
 	return bound, nil
 }
 
-// own replaces the key or value at v by one that shares no writable memory. It returns an upper
-// bound of its encoded size with the tag.
+// own replaces the key or value at v by a copy that shares no writable memory. It returns an
+// upper bound of its encoded size with the tag.
 func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 	switch o.code {
 	case opString:

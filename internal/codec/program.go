@@ -42,7 +42,7 @@ type op struct {
 	group    bool   // messages are encoded as groups
 	width    uint8  // how many bytes of a field are zero if it is not set; 0 for keys and values of maps, and in oneofs
 	tag      uint8  // size of the tags of a value in bytes
-	max      uint8  // maximum encoded size of a scalar, with its tag unless packed, in bytes
+	max      uint8  // maximum encoded size of a scalar in bytes, with its tag if not packed
 	form     form   // of a scalar
 	wireTag  uint32 // the tag before a value; for groups, the tag of the start
 	// alternative is the tag of the packed value if wireTag is the tag of an unpacked one, or the

@@ -224,8 +224,8 @@ func (protoCodec) Move(dst, src any) bool {
 	return true
 }
 
-// markUsed leaves v, which has a program, as proto.Unmarshal leaves it: reflect.DeepEqual tells a
-// message whose ProtoReflect was called from others.
+// markUsed puts v, which has a program, into the state after proto.Unmarshal: reflect.DeepEqual
+// sees whether ProtoReflect was called.
 func markUsed(v any) { v.(proto.Message).ProtoReflect() }
 
 // copyEmpty empties dst. It returns false if no program supports dst's type, or if the type has

@@ -30,7 +30,7 @@ func Unshared(c link.Codec) link.Codec {
 
 // Shared returns the codec for peers that agreed not to write to a message after it was sent or
 // received. Unlike [Proto], its Copy makes dst refer to the contents of src, for messages of any
-// size. Neither Copy nor Copies checks for errors that marshalling would return.
+// size. Copy and Copies do not check for errors that marshalling would return.
 func Shared() Codec { return sharedCodec{} }
 
 type sharedCodec struct{ protoCodec }

@@ -28,8 +28,8 @@ import (
 //
 // The Connector runs a goroutine only while it dials or backs off, for an observer, or after
 // Persist. Without an observer or Persist, the Connector notices the end of a session only in the
-// next method call. The next session is then dialled at once, unless several sessions in a row
-// were brief: see redial.
+// next method call. It then dials the next session at once, or after a backoff if several
+// sessions in a row were brief: see redial.
 type Connector struct {
 	Config
 
@@ -56,7 +56,7 @@ type Config struct {
 	Name    string // the target, for the log; "" for no log
 	Dialer  link.Dialer
 	Backoff backoff.Config
-	Timeout time.Duration // of one attempt, unless the backoff after it is longer
+	Timeout time.Duration // of one attempt; a longer backoff after it extends the limit
 	Closed  error         // of calls after Close; a status error, or nil for ErrClosing
 	Idle    *Idleness     // counts calls; nil if the connector never goes idle
 
@@ -135,8 +135,8 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 			}
 			return nil, ErrClosing
 		case state == connectivity.TransientFailure && (!waitForReady || errors.Is(failure, link.ErrForeign)):
-			// Waiting does not help if the peer speaks another protocol: the address
-			// is wrong, and only the error's text tells the user.
+			// If the peer speaks another protocol, waiting does not help: the address
+			// is wrong, and the error says so.
 			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
 		}
 		if wait.Closed(ctx, changed) != nil {

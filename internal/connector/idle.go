@@ -114,8 +114,8 @@ func (c *Connector) startIdleTimer() {
 func (c *Connector) checkIdle() {
 	s, idle := c.enterIdle()
 	if s != nil {
-		// A call may have begun since idleFor. If that call finds the session drained, it picks
-		// another session. If it already runs on this one, it can finish.
+		// A call may have begun after the call of idleFor. If that call finds the session drained,
+		// it picks another session. If it already runs on this one, it can finish.
 		s.Retire() // without mu: the end of a session in process is reported to the server's stats handler
 	}
 	if idle {
@@ -151,8 +151,8 @@ func (c *Connector) enterIdle() (s *session, idle bool) {
 	return s, true
 }
 
-// takeUnused returns the retired sessions, to be closed. If calls run, which may be on them, it returns
-// none, and another check follows.
+// takeUnused returns the retired sessions, to be closed. While calls run, it returns none, because the
+// calls may use them, and another check follows.
 func (c *Connector) takeUnused() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package counters counts the connections of this process and the retries of its calls, for package
-// metrics. The runtime counts when a connection begins and ends and when a call is retried, and never
-// for any other call or for a message.
+// metrics. The runtime counts only when a connection begins or ends and when a call is retried, not
+// per call or message.
 package counters
 
 import (
@@ -61,7 +61,7 @@ type Session struct{ in atomic.Pointer[tally] }
 
 var over tally // stands for those that have ended
 
-// Begin is called when the handshake is over.
+// Begin is called when the handshake has ended.
 func (s *Session) Begin(client bool, p Path) {
 	if t := tallyOf(client, p); s.in.Load() == nil && s.in.CompareAndSwap(nil, t) {
 		t.opened.Add(1)
@@ -76,19 +76,19 @@ func (s *Session) End() {
 	}
 }
 
-// A Reason is why a connection is not nearer than it is.
+// A Reason says why a connection did not get a nearer path.
 type Reason uint8
 
 // The reasons.
 const (
 	Failed      Reason = iota // an error of the system or of the protocol, or no answer in time
 	Disabled                  // DisableSharedMemory or WithDisableSharedMemory on this side
-	Declined                  // the peer declines; why, the peer counts
+	Declined                  // the peer declines, and counts its own reason
 	NoMemory                  // MaxSharedMemory or WithMaxSharedMemory is reached
 	Busy                      // too many other clients set up shared memory
 	OtherUser                 // the peer runs as another user
 	Abstract                  // the unix socket is abstract
-	Wrapped                   // something else than TLS is around the socket
+	Wrapped                   // a wrapper other than TLS is around the socket
 	OwnDialer                 // the program's own dialer has made the connection over TCP
 	Unsupported               // this system has no shared memory
 	GRPCServer                // the server speaks only gRPC
@@ -108,7 +108,7 @@ func (r Reason) String() string { return reasons[r] }
 
 var stays [Reasons]atomic.Uint64
 
-// Stays returns how many connections have stayed as they were for the reason.
+// Stays returns how many connections got no nearer path for this reason.
 func Stays(r Reason) uint64 { return stays[r].Load() }
 
 // A reasoned error is one whose reason is counted.
@@ -126,7 +126,7 @@ func (r Reason) New(text string) error { return r.Of(errors.New(text)) }
 // Of returns err with a reason, for Stay.
 func (r Reason) Of(err error) error { return &reasoned{err, r} }
 
-// Stay counts a connection that stays as it is because of err.
+// Stay counts a connection that gets no nearer path because of err.
 func Stay(err error) {
 	why, r := Failed, (*reasoned)(nil)
 	if errors.As(err, &r) {
@@ -135,14 +135,14 @@ func Stay(err error) {
 	stays[why].Add(1)
 }
 
-// What clients have done again.
+// Retries and reconnections of clients.
 var (
 	TransparentRetries atomic.Uint64 // attempts of calls that no handler had seen
 	PolicyRetries      atomic.Uint64 // attempts because of a retryPolicy
-	Reconnections      atomic.Uint64 // connections in place of one that was lost
+	Reconnections      atomic.Uint64 // connections that replaced a lost one
 )
 
-// Shm counts what connections do over shared memory.
+// Shm counts events of shared memory.
 var Shm struct {
 	Upgrades, Fallbacks            atomic.Uint64 // of sockets, after an offer
 	Connections, Bytes             atomic.Int64  // in use now

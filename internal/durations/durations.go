@@ -1,6 +1,6 @@
 // Package durations computes with durations that users and peers choose. Users write math.MaxInt64
-// for "never". So no result overflows: one that does not fit a time.Duration becomes the closest
-// that does. [time.Time.Add], timers and contexts take any duration as it is.
+// for "never". So no result overflows: it becomes the closest time.Duration instead.
+// [time.Time.Add], timers and contexts take any duration as it is.
 package durations
 
 import (

@@ -1,6 +1,6 @@
-// Package encoded has what mux and quic share to send messages as bytes: pooled buffers,
-// compression, the queue of received frames, the replies of a unary call, and the reasons for
-// which calls are aborted.
+// Package encoded holds the code that mux and quic share to send messages as bytes: pooled
+// buffers, compression, the queue of received frames, the replies of a unary call, and the
+// reasons for which calls are aborted.
 package encoded
 
 import (
@@ -12,7 +12,7 @@ import (
 // time.
 type Buffer struct {
 	B      []byte
-	keeper *Keeper // owns the memory, which a message may keep; nil for pooled memory
+	keeper *Keeper // owns the memory if a message may keep it; nil for pooled memory
 }
 
 // Buffers come in powers of two, from 32 bytes to 16 MiB. Larger ones are not pooled.
@@ -35,8 +35,8 @@ func NewBuffer(n int) *Buffer {
 	return &Buffer{B: make([]byte, 0, 1<<class)}
 }
 
-// Free returns the buffer to the pool. Neither b nor its contents may be used
-// afterwards. b may be nil.
+// Free returns the buffer to the pool. b and its contents must not be used afterwards. b
+// may be nil.
 func (b *Buffer) Free() {
 	if b == nil {
 		return

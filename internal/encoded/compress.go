@@ -121,7 +121,7 @@ func (returning) Get(n int) *[]byte { b := make([]byte, n); return &b }
 func (r returning) Put(*[]byte) { r.Free() }
 
 // EncodingOf returns the compressor that a callee's header names for its messages. ok is
-// false if it names none.
+// false if the header names none.
 func EncodingOf(header metadata.MD) (name string, ok bool) {
 	names := header[link.EncodingKey]
 	if len(names) == 0 {

@@ -17,14 +17,14 @@ type Inbox[Extra any] struct {
 	Err      error // why nothing arrives after Items; nil while more may
 	Items    []Item[Extra]
 	one      [1]Item[Extra] // backing array of Items while there is only one
-	Encoding string         // the compressor of messages: the call's, unless the callee's header names another
+	Encoding string         // the compressor of messages: the one in the callee's header, or the call's
 	Skip     int            // bytes of a refused message that are still to arrive
 	header   bool           // the peer's header has arrived
 	Closed   bool           // the peer has sent its half-close or the end
 }
 
-// An Item is what has arrived with one or more steps and was not received yet. Recv returns its
-// parts in the order of the fields.
+// An Item holds parts of one or more steps that have arrived and were not received yet. Recv
+// returns its parts in the order of the fields.
 type Item[Extra any] struct {
 	Header     metadata.MD
 	Message    bool
@@ -73,8 +73,8 @@ func (in *Inbox[Extra]) missing() int {
 	return in.Skip
 }
 
-// MidMessage reports whether pieces of a message are still to arrive. Until they have, nothing
-// else may follow.
+// MidMessage reports whether pieces of a message are still to arrive. Nothing else may arrive
+// before them.
 func (in *Inbox[Extra]) MidMessage() bool { return in.missing() > 0 }
 
 // Last returns the last item, or nil if there is none.
@@ -158,8 +158,8 @@ func (in *Inbox[Extra]) AddEnd(rc *wire.Received) {
 	it.HalfClose, it.End = rc.HalfClose, rc.End
 }
 
-// Close ends the inbox: nothing more arrives. The parameter why is the reason. What has arrived
-// can still be received, except an unfinished message.
+// Close ends the inbox: nothing more arrives. The parameter why is the reason. Frames that have
+// arrived can still be received, except an unfinished message.
 func (in *Inbox[Extra]) Close(why error) {
 	if in.Err == nil {
 		in.Err = why

@@ -13,12 +13,13 @@ const minKept = 256 << 10
 // shared memory before they are decoded. Most large messages consist mostly of one field, which
 // can refer to that memory instead of a copy. Memory that a message keeps does not come from a
 // pool. Where messages do not keep their memory, pooled memory costs less. So after a message that
-// has not kept its memory, the Keeper gives pooled memory to the next ones.
+// did not keep its memory, the Keeper uses pooled memory for the next ones.
 //
 // The zero value is ready to use. It is safe for concurrent use.
 type Keeper struct{ skip atomic.Int32 }
 
-// skipped is how many large messages get pooled memory after one that has not kept its memory.
+// skipped is how many large messages get pooled memory after a message that did not keep its
+// memory.
 const skipped = 31
 
 // NewBuffer returns a buffer of the length of a message. The caller fills it and passes it to

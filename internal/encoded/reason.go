@@ -63,7 +63,7 @@ func ReasonOf(code wire.ResetCode, text string, answered bool) error {
 }
 
 // Unprocessed is called if the peer says that it did not process a call. It marks reason
-// accordingly, unless the peer has answered the call.
+// as [link.Unprocessed] if the peer has not answered the call.
 func Unprocessed(reason error, answered bool) error {
 	if answered {
 		return reason

@@ -20,7 +20,7 @@ func (in *Inbox[Extra]) Replied(limit int) bool {
 
 // Collect collects the results of a unary call for which Replied is true. It sets c.Header and
 // c.End, and returns the replies for DecodeReplies. If wrong is set, the caller must abort the
-// call, unless it was aborted. What is left in Items is never received.
+// call. A call that was aborted before stays as it is. The remaining Items are never received.
 func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong error) {
 	for n := range in.Items {
 		it := &in.Items[n]

@@ -48,8 +48,8 @@ func run(ctx context.Context, l wait.Loop, method string, f func(context.Context
 	return t.reply, t.err
 }
 
-// A task is a call that runs on a loop. Its result is the result of f, unless the loop ends
-// first. It implements [wait.Job].
+// A task is a call that runs on a loop. Its result is f's result, or an error if the loop
+// ends first. It implements [wait.Job].
 type task struct {
 	method string
 	f      func(context.Context) (any, error)

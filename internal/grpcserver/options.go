@@ -8,8 +8,8 @@ import (
 )
 
 // Interceptors returns the interceptors in opts. Options of grpc-go are opaque, and packages such
-// as orca export their interceptors only as an option. So it looks into a *grpc.Server that has
-// them.
+// as orca export their interceptors only as an option. So Interceptors makes a *grpc.Server with
+// opts and reads its fields.
 func Interceptors(opts []grpc.ServerOption) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
 	if len(opts) == 0 {
 		return nil, nil

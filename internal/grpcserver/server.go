@@ -32,8 +32,8 @@ type Config struct {
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
 
-	// Tap is asked about each request of ServeHTTP, for which grpc-go asks no tap handle. It
-	// returns the call's context, or why the call is refused. It may be nil.
+	// Tap is the tap handle for requests of ServeHTTP, because grpc-go asks none for them. It
+	// returns the call's context, or the status of a refusal. It may be nil.
 	Tap func(context.Context, *tap.Info) (context.Context, *status.Status)
 
 	Options []grpc.ServerOption // all but interceptors; credentials are ignored
@@ -122,7 +122,7 @@ func (s *Server) removeLocked(c *connection) {
 // calls already.
 const settingsTimeout = time.Second
 
-// abandon ends the connections that are being set up, at once or after the time settingsTimeout.
+// abandon ends the connections that are being set up, at once or after settingsTimeout.
 // Without this, grpc-go would wait for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
@@ -173,9 +173,9 @@ func (s *Server) stopWeb() {
 	}
 }
 
-// ServeHTTP answers a request of HTTP/2 from p, and returns when the handler has. It reports false
-// if the server was stopped, and has not answered then. Requests have a grpc.Server to themselves,
-// because GracefulStop of a grpc.Server cancels the calls of its ServeHTTP.
+// ServeHTTP answers a request of HTTP/2 from p, and returns after the handler has returned. It
+// reports false if the server was stopped, and has not answered then. Requests have a grpc.Server
+// to themselves, because GracefulStop of a grpc.Server cancels the calls of its ServeHTTP.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
 	s.mu.Lock()
 	stopped := s.stopped
@@ -214,8 +214,8 @@ func (s *Server) forget(r *request) {
 	s.answering.Done()
 }
 
-// A request is one of ServeHTTP. grpc-go's ServeHTTP returns when the client has left, although the
-// handler may run on. Clients that open and reset calls could then run any number of handlers.
+// A request is a call of ServeHTTP. grpc-go's ServeHTTP returns when the client has left, even if
+// the handler runs on. Clients that open and reset calls could then run any number of handlers.
 type request struct {
 	control *http.ResponseController
 
@@ -364,7 +364,7 @@ func (c *connection) Close() error {
 }
 
 // SetDeadline implements [net.Conn]. grpc-go sets a deadline for the whole setup of a
-// connection, part of which is over, so the earlier of the two deadlines applies. It unsets
+// connection, part of which is done, so the earlier of the two deadlines applies. It unsets
 // the deadline after the setup.
 func (c *connection) SetDeadline(t time.Time) error {
 	s := c.server

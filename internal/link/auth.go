@@ -14,9 +14,9 @@ import (
 // as package authz, asserts the type, and treats a peer with any other type as one without
 // credentials.
 
-// Insecure and Private are the AuthInfo of peers without credentials: Private if nobody else can
-// be on the path, as in one process or over a unix socket. gRPC's insecure and local credentials
-// use the same values.
+// Insecure and Private are the AuthInfo of peers without credentials. Private means that nobody
+// else can read the path: it is within one process or a unix socket. gRPC's insecure and local
+// credentials use the same values.
 var (
 	Insecure = authOf(insecure.NewCredentials())
 	Private  = authOf(local.NewCredentials())

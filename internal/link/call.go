@@ -39,7 +39,7 @@ type UnaryCall struct {
 	Header     metadata.MD // nil if none was sent
 	End                    // how the call ended
 	ReplyError error       // the error of Message.DecodeInto if a reply could not be put in Reply
-	Replied    bool        // a reply arrived; it is in Reply unless ReplyError is set
+	Replied    bool        // a reply arrived; Reply holds it if ReplyError is nil
 	ReplySize  int         // of the reply's encoding, in bytes; 0 without a reply
 
 	// Callee is called when the caller leaves. The Acceptor sets it in HandleUnary, before it runs a
@@ -133,7 +133,7 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 		}
 		m = &live
 	}
-	return m.freeze() // runs no user code: the caller has encoded what needs it
+	return m.freeze() // runs no user code: a message that needs it was encoded by the caller
 }
 
 // Send sends those of header, reply and end that are not nil. The end ends the call. The callee must
@@ -299,7 +299,7 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 }
 
 // stopWaiting clears the waiting bit, or takes the token if another goroutine has cleared the bit.
-// Unless the call has an outcome, it sets leaving. It reports whether it has set leaving.
+// If the call has no outcome, it sets leaving. It reports whether it has set leaving.
 func (c *UnaryCall) stopWaiting() bool {
 	for {
 		s := c.state.Load()

@@ -74,7 +74,7 @@ func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 // A CompressionError is the Err of a SendError or a RecvError if compression or decompression
 // failed, and not the codec.
 type CompressionError struct {
-	What string // what went wrong, in grpc-go's words
+	What string // the error, in grpc-go's words
 	Err  error  // the compressor's error; may be nil
 }
 

@@ -18,8 +18,8 @@ func (e *ContextError) Error() string {
 
 func (e *ContextError) Unwrap() error { return context.Canceled }
 
-// ContextEnd returns the reason for ending a call whose caller's context ended with err, which must
-// not be nil: err itself if it is one of package context's errors, and a *ContextError otherwise.
+// ContextEnd returns the reason for ending a call after its caller's context ended with err: err
+// itself if it is an error of package context, and a *ContextError otherwise. err must not be nil.
 func ContextEnd(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
 		return err
@@ -41,8 +41,8 @@ func ContextErr(ctx context.Context) error {
 type Unprocessed struct {
 	Err error
 
-	// Unsent says that nothing of the call was sent, and that the session takes no calls at the
-	// moment. So the call can be made again however often that happens.
+	// Unsent says that nothing of the call was sent, because the session takes no calls for
+	// now. Retrying is safe any number of times.
 	Unsent bool
 }
 

@@ -47,14 +47,13 @@ type Session interface {
 	// Retire closes Done, so that no new calls are made, and drains.
 	Retire()
 
-	// Written returns a channel that is closed once this process may exit: what this side has
-	// sent for the peer's ended calls is then not lost, in the sense of Acceptor's Gone. Written
+	// Written returns a channel that is closed once this process may exit without losing data that
+	// this side has sent for the peer's ended calls, in the sense of Acceptor's Gone. Written
 	// is used after Drain.
 	Written() <-chan struct{}
 
-	// Close ends the session and aborts all its calls for reason. It does not wait. What ended
-	// calls still have to send is sent after Close returns; the Acceptor's Gone is called after
-	// that.
+	// Close ends the session and aborts all its calls for reason. It does not wait. Remaining data
+	// of ended calls is sent after Close returns. The Acceptor's Gone is called after that.
 	Close(reason error) error
 
 	// Done is closed when no more calls can be made.
@@ -74,8 +73,8 @@ type Acceptor interface {
 	// must use NewStream, HandleUnary does nothing and returns ErrNoCall.
 	HandleUnary(c *UnaryCall, inline bool) error
 
-	// HandleStream is called for each stream, by one goroutine at a time unless Peer.Parallel is
-	// set. It returns at once, or when there is room for the stream. An error refuses the stream.
+	// HandleStream is called for each stream. Without Peer.Parallel one goroutine at a time calls
+	// it. It returns at once, or when there is room for the stream. An error refuses the stream.
 	// The acceptor must not use a stream that it has refused.
 	HandleStream(s Stream, o *CallHeader) error
 
@@ -92,8 +91,8 @@ type Acceptor interface {
 	Terms() Terms
 }
 
-// Terms are what an Acceptor asks of an in-process session, which has no handshake
-// to negotiate them.
+// Terms are an Acceptor's settings for an in-process session, which has no handshake to negotiate
+// them.
 type Terms struct {
 	// Window is the flow-control window, in bytes, for messages from the caller
 	// on each stream; 0 for the session's own choice.
@@ -103,8 +102,8 @@ type Terms struct {
 	// says that it writes to no bytes that come from users' codecs.
 	Share, ShareBytes bool
 
-	// Admit, unless nil, is called before each HandleUnary and HandleStream, and waits until the
-	// call may run. It returns the context's error, or an error that refuses the call.
+	// Admit is called before each HandleUnary and HandleStream, and waits until the call may
+	// run. It may be nil. It returns the context's error, or an error that refuses the call.
 	Admit func(context.Context) error
 }
 
@@ -125,9 +124,9 @@ type Listener interface {
 	Sessions(accept func(Session) Acceptor) error
 }
 
-// A Method is what a transport can know of a method before a call.
+// A Method describes a method to a transport before a call.
 type Method struct {
-	Known         bool // the method is registered; otherwise the rest says nothing
+	Known         bool // the method is registered; otherwise the other fields mean nothing
 	Streams       bool // either side may send any number of messages
 	NoSideEffects bool // its idempotency level is NO_SIDE_EFFECTS
 }
@@ -156,8 +155,9 @@ type Stream interface {
 
 	// OnAbort sets the function f that is called once, with the reason, when either side aborts
 	// the stream. If it was aborted before, f is called at once. The callee's f is called before
-	// its Send and Recv return. The caller's f is called when all that had arrived can be received
-	// without waiting. OnAbort is called at most once, before several goroutines use the stream.
+	// its Send and Recv return. The caller's f is called when all frames that have arrived can be
+	// received without waiting. OnAbort is called at most once, before several goroutines use the
+	// stream.
 	OnAbort(f func(reason error))
 
 	// SetWaiter sets the Waiter for Send and Recv; nil for goroutines.
@@ -241,9 +241,8 @@ type End struct {
 	// knows when it arrived.
 	Late bool
 
-	// Local says that an end without a header before it is not the peer's: the caller's transport
-	// has made it, because what has come was no answer of gRPC. gRPC's caller then sees no
-	// content-type.
+	// Local says that the caller's transport has made this end, because the peer's answer was not
+	// gRPC's and has no header. gRPC's caller then sees no content-type.
 	Local bool
 }
 
@@ -268,7 +267,7 @@ type Peer struct {
 	LocalAddr net.Addr
 	AuthInfo  credentials.AuthInfo
 
-	// Request returns the request that opened the connection; nil unless that is a WebSocket.
+	// Request returns the request that opened a WebSocket; nil for other connections.
 	Request func() *http.Request
 
 	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
@@ -295,7 +294,8 @@ type Peer struct {
 	// Path is how calls travel, which may be nearer than Addr says.
 	Path counters.Path
 
-	// NotNearer says why a client that wanted a nearer path than its TCP connection has none.
+	// NotNearer says why a client got no nearer path than its TCP connection although it wanted
+	// one.
 	NotNearer string
 
 	// Local says that the caller's context reaches the callee, so the callee needs no timer for
@@ -303,8 +303,8 @@ type Peer struct {
 	Local bool
 }
 
-// A Frame is what one Send or Recv of a stream passes. Any subset of its parts may be
-// set. Their order within a frame is header, message, end.
+// A Frame is passed by one Send or Recv of a stream. Any subset of its parts may be set. Their
+// order within a frame is header, message, end.
 type Frame struct {
 	// Header is the response header. If there is a header, the field is not nil, but may be empty.
 	// It must not be modified after it was sent.

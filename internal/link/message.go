@@ -10,8 +10,8 @@ import (
 // A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use. Two codecs are
 // the same codec if and only if they are equal with ==, which must not panic.
 //
-// The interface also includes what only some codecs can do, so that a codec that embeds another
-// one keeps these abilities.
+// The interface includes abilities of only some codecs, so that a codec that embeds another keeps
+// them.
 type Codec interface {
 	// Name returns the codec's content-subtype.
 	Name() string
@@ -106,8 +106,7 @@ func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 // Measured returns a message of n bytes that was measured. a appends it: see [Codec.Sized].
 func Measured(a Appender, n int) Message { return Message{value: a, bound: n} }
 
-// An Appender appends a message that was measured, and uses what was found out while its size was
-// computed.
+// An Appender appends a measured message. It uses the results of computing the size.
 type Appender interface {
 	// Append appends the encoding. It is called at most once, before the message changes.
 	Append(b []byte) ([]byte, error)
@@ -138,7 +137,7 @@ func (m *Message) Data() mem.BufferSlice {
 	return nil
 }
 
-// Bound returns an upper bound of m's encoded size in bytes. It is exact, unless m is live. It
+// Bound returns an upper bound of m's encoded size in bytes. It is exact if m is not live. It
 // returns 0 for a live message that was not captured.
 func (m *Message) Bound() int { return m.bound }
 
@@ -300,8 +299,8 @@ func (m *Message) DecodeInto(to *Sink) error {
 }
 
 // CopyInto is DecodeInto without encoding m. If ok is false and err is nil, m must be copied
-// through bytes: because its codec requires that, or because m seems too large and its compressed
-// size decides.
+// through bytes: its codec requires that, or m seems too large and only the compressed size can
+// tell.
 func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	if !m.live() || m.codec != to.Codec {
 		return false, nil

@@ -4,7 +4,7 @@ package link
 // many times. It is immutable: any number of streams may send it concurrently.
 type Prepared struct {
 	plain      []byte
-	compressed []byte // with encoding, unless that is empty
+	compressed []byte // with encoding, if that is not empty
 	encoding   string
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// maxOwed bounds the control frames, such as PONG, RESET and CREDIT, that wait for a
-// peer which does not read, in bytes.
+// maxOwed bounds the control frames that wait for a peer that does not read, in
+// bytes: PONG, RESET, CREDIT and others.
 const maxOwed = 4 << 20
 
 // checkOwed fails if the peer keeps sending frames that need an answer but does not
@@ -117,7 +117,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		return byeError(text)
 	}
-	return nil // the kinds left over are extensions, which are ignored
+	return nil // other kinds are extensions, which are ignored
 }
 
 // A byeError is the peer's BYE, as an error.
@@ -137,8 +137,8 @@ func (st *stream) returnCredit(n int) {
 	}
 }
 
-// grantCredit grants the peer n bytes of credit, unless it will send no more messages.
-// The session's mu is held.
+// grantCredit grants the peer n bytes of credit if it may still send messages. The session's mu
+// is held.
 func (st *stream) grantCredit(n int) {
 	s := st.session
 	if s.streams[st.id] == st && !st.in.Closed && st.in.Err == nil {
@@ -186,8 +186,8 @@ func addCredit(to *int64, n int64) error {
 // windowsUnread windows are unread on all streams together.
 //
 // Invariants:
-//   - inbox.unread is the credit of the stream's messages that have neither been received nor have
-//     a receiver waiting for them. Session.unread is its sum over all live streams.
+//   - inbox.unread is the credit of the stream's unread messages, without a message that a
+//     receiver waits for. Session.unread is its sum over all live streams.
 //   - Credit is withheld only while at least windowsUnread windows are unread. A message no longer
 //     counts once it is received or its stream has ended, and then its credit is returned. A
 //     message that a receiver waits for does not count, because it alone may be larger than the
@@ -197,7 +197,7 @@ func addCredit(to *int64, n int64) error {
 const windowsUnread = 256
 
 // returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
-// unless too many bytes are unread. mu is held.
+// and while not too many bytes are unread. mu is held.
 func (s *Session) returnConnCredit() {
 	if s.taken >= s.opts.ConnWindow/4 && s.unread/windowsUnread < s.opts.Window {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
@@ -212,8 +212,8 @@ func (st *stream) addUnread(n int) {
 	st.session.unread += n
 }
 
-// removeUnread stops counting n bytes as unread, or all if fewer count: a stream that has left
-// the session counts none. The session's mu is held.
+// removeUnread stops counting n bytes as unread. A stream that has left the session counts none.
+// The session's mu is held.
 func (st *stream) removeUnread(n int) {
 	n = min(n, st.in.unread)
 	st.in.unread -= n

@@ -68,8 +68,8 @@ func (s *Session) closeIfDrained() {
 	s.terminating.Go(s.closeDrained)
 }
 
-// closeDrained ends a session that closeIfDrained has found without calls, unless this side has
-// made a call since.
+// closeDrained ends a session that closeIfDrained has found without calls. It does nothing if
+// this side has made a call since.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if len(s.live) > 0 {
@@ -120,16 +120,16 @@ func (s *Session) closeWritten() {
 
 // Closing.
 //
-// A session that ends writes what ended calls have left in their queues, then BYE, and then
-// nothing. A peer that reads BYE closes the connection, and only then does this side close it. The
-// order matters: closing a connection with unread input, such as frames of a call that the peer is
-// making, may reset it, and a reset discards what the peer has not read yet. So the peer has read
-// everything by the time the session is gone. The exception is a peer that reads nothing for
+// A session that ends writes the queued frames of ended calls, then BYE, and then nothing. A peer
+// that reads BYE closes the connection, and only then does this side close it. The order matters:
+// closing a connection with unread input, such as frames of a call that the peer is making, may
+// reset it, and a reset discards what the peer has not read yet. So the peer has read
+// everything when the connection is closed. The exception is a peer that reads nothing for
 // Options.CloseTimeout: then this side closes the connection anyway. Such a peer can still read
-// what the system has buffered, which for shared memory is everything that was written.
+// the system's buffers. Over shared memory they hold everything that was written.
 
-// Close implements [link.Session]. It does not block: what ended calls have left is
-// written in the background, see Closing.
+// Close implements [link.Session]. It does not block: queued frames of ended calls are written in
+// the background, see Closing.
 func (s *Session) Close(reason error) error {
 	s.terminate(reason, wire.ByeClosed, false)
 	return nil
@@ -147,8 +147,8 @@ func (s *Session) fail(reason error) {
 }
 
 // terminate ends the session and all its calls for reason. lost means that nothing more can be
-// written. Only if the owner closes the session (ByeClosed), the frames that ended calls have left
-// are still written. After a protocol error the session handles no input, so no credit for these
+// written. Only if the owner closes the session (ByeClosed), queued frames of ended calls are
+// still written. After a protocol error the session handles no input, so no credit for these
 // frames would arrive.
 func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
@@ -210,12 +210,12 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	}
 }
 
-// logger gets what grpc-go logs, at its levels: failed handshakes of clients always, other ends of
+// logger logs like grpc-go, at its levels: failed handshakes of clients always, other ends of
 // connections if asked for.
 var logger = grpclog.Component("nearcall")
 
-// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is
-// held.
+// hasReplies reports whether replies of ended calls are queued. They are written before BYE. mu
+// is held.
 func (s *Session) hasReplies() bool {
 	for st := range s.live {
 		if st.ended {
@@ -225,7 +225,7 @@ func (s *Session) hasReplies() bool {
 	return false
 }
 
-// closeConn closes the connection at once. What is queued is lost.
+// closeConn closes the connection at once. Queued frames are lost.
 func (s *Session) closeConn() {
 	s.mu.Lock()
 	s.writing.lost = true
@@ -245,12 +245,12 @@ func (s *Session) closeConn() {
 //
 // Invariants:
 //
-//   - The side that drains accepts each call whose HEAD it reads before the answer to its
-//     PING, unless the peer does not answer in time, or the session ends.
+//   - The side that drains accepts each call whose HEAD it reads before the answer to its PING.
+//     It stops earlier if the peer does not answer in time or the session ends.
 //   - The peer writes no HEAD after this answer. The drain ends no call that the peer had opened
 //     before it read the announcement, even if no frame of the call was written yet.
-//   - If a call is refused nevertheless, its number is above the one in the second DRAIN, so its
-//     caller knows that no handler has seen it.
+//   - A call that is refused has a number above the one in the second DRAIN, so its caller knows
+//     that no handler has seen it.
 //   - If a session was told to leave, it first drains and then ends, because another call of the
 //     peer may be on its way when the last one ends.
 
@@ -262,7 +262,7 @@ type drain struct {
 
 	got        int    // how many DRAINs have arrived
 	takes      uint64 // the last of our calls that the peer accepts
-	unnumbered int    // our calls without a number when the peer announced its drain
+	unnumbered int    // our calls that had no number when the peer announced its drain
 	pongs      []byte // PONGs that follow the heads of these calls
 }
 
@@ -317,7 +317,7 @@ func (s *Session) refuseCalls() {
 	s.closeIfDrained()
 }
 
-// onDrainTimer refuses the calls of a peer that has not answered in time.
+// onDrainTimer refuses the calls of a peer that is late to answer.
 func (s *Session) onDrainTimer() {
 	s.mu.Lock()
 	switch {
@@ -339,7 +339,7 @@ func (s *Session) handlePong(data [8]byte) {
 
 // handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
 // none of its calls with a number above last. Each DRAIN makes this side walk all live streams, so
-// a third DRAIN is an error, and so is one that says nothing new. mu is held.
+// a third DRAIN, or a DRAIN with nothing new, is an error. mu is held.
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
@@ -365,7 +365,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		}
 	}
 	if s.opts.Client {
-		s.leave(reason) // a server that drains goes away, a client that drains stays
+		s.leave(reason) // a server closes the connection after its drain, a client does not
 	}
 	return nil
 }

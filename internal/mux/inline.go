@@ -121,7 +121,7 @@ func (s *Session) runInline() (reads bool) {
 	return true
 }
 
-// writeReplies stops holding back replies, and writes what is queued. Called with mu held; mu is
+// writeReplies stops holding back replies, and writes them. Called with mu held; mu is
 // released in between.
 func (s *Session) writeReplies() {
 	s.roles.BatchReplies = false
@@ -141,8 +141,8 @@ func (s *Session) runOne(c inlineCall) time.Duration {
 	return d
 }
 
-// replaceReadLoop makes a new goroutine the read loop, in place of the one that runs a handler. mu
-// is held.
+// replaceReadLoop makes a new goroutine the read loop, while the old one runs a handler. mu is
+// held.
 func (s *Session) replaceReadLoop() {
 	s.inline.running = nil
 	s.inline.spent = maxInline + 1

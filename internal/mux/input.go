@@ -117,7 +117,7 @@ func (s *Session) readErrorReason(err error) error {
 	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		return err
 	}
-	// A peer sends BYE before it closes the connection, unless its process dies.
+	// A peer sends BYE before it closes the connection. Without BYE its process has died.
 	if s.opts.Client {
 		return errors.New("connection lost (the server may have crashed)")
 	}
@@ -191,7 +191,7 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	return err
 }
 
-// checkOpened returns an error if id is that of a call of this side that was never opened. The
+// checkOpened returns an error if id is the id of a call that this side has never opened. The
 // session checks this before it decodes a frame, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
@@ -238,8 +238,8 @@ func (s *Session) handleStream(f wire.Frame) error {
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
 	if err != nil {
 		if fromCaller {
-			// Count the call as seen: the DRAIN that precedes BYE must not tell the caller to
-			// retry this call elsewhere, where it would end the next connection.
+			// Count the call as seen: otherwise the DRAIN before BYE would tell the caller to
+			// retry it, and it would end the next connection, too.
 			s.mu.Lock()
 			s.last = max(s.last, f.Stream)
 			s.mu.Unlock()
@@ -401,8 +401,8 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 }
 
 // blockTime bounds the time from the first PART of a block to the block's last frame.
-// Until that frame, the peer can send nothing else on the connection, and nothing but
-// this timeout frees an unfinished block.
+// Until that frame the peer can send nothing else on the connection. Only this timeout
+// frees an unfinished block.
 const blockTime = 20 * time.Second
 
 // parts collects a block that is longer than a frame. A connection has at most one such

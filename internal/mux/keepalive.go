@@ -19,7 +19,7 @@ const (
 	pingTimeout = 20 * time.Second // gRPC's default
 	serverPings = 2 * time.Hour    // gRPC's default
 	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, unless the server permits more
+	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, if the server permits no more
 	maxStrikes  = 2                // gRPC's
 )
 
@@ -33,7 +33,7 @@ type keepaliveState struct {
 	heardAt     time.Time     // when it last arrived
 	pingSent    bool          // a PING was sent, and nothing has arrived since
 	pingSentAt  time.Time     // when the last PING was sent
-	timeoutLeft time.Duration // what is left of the timeout when the timer fires
+	timeoutLeft time.Duration // the rest of the timeout when the timer fires
 	dormant     bool          // PINGs are paused, or sent more rarely, until a call opens
 
 	idle      *time.Timer // ends the session after a long time without calls
@@ -54,8 +54,8 @@ type PingLimit struct {
 // Spoke records that this side has sent a frame of a call. The next PING is not too early then.
 func (l *PingLimit) Spoke() { l.spoke = true }
 
-// Exceeded records a PING, and reports whether too many have come too early: sooner than least
-// after the PING before. idle says that no call is open.
+// Exceeded records a PING, and reports whether too many have come too early, which is within
+// least of the previous PING. idle says that no call is open.
 func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
 	now := time.Now()
 	least = minPings(policy, idle)
@@ -231,8 +231,8 @@ func (s *Session) handlePing(data [8]byte) error {
 	return nil
 }
 
-// A dismissal is the error that ends a session whose peer has broken no rule of the protocol, but
-// sends too many PINGs.
+// A dismissal is the error that ends a session because its peer sends too many PINGs. That breaks
+// no rule of the protocol.
 type dismissal struct {
 	code wire.ByeCode
 	text string

@@ -67,9 +67,9 @@ func (s *Session) unplace(step *wire.Step) {
 	}
 }
 
-// A place holds a message from the peer that has not been fetched yet. The memory stays valid,
-// even after the connection has closed, until the place is dropped. drop tells the peer that it
-// may reuse the memory. If a place becomes unreachable before it is dropped, a cleanup returns it.
+// A place holds a message from the peer until it is fetched. The memory stays valid, even after
+// the connection has closed, until the place is dropped. drop tells the peer that it may reuse the
+// memory. If a place becomes unreachable before it is dropped, a cleanup returns it.
 type place struct {
 	session *Session
 	at      int

@@ -15,7 +15,7 @@ import (
 const maxAtOnce = 32 << 10
 
 // handlePlain handles the plain frames at the beginning of input and returns their length. It
-// stops at a frame that breaks a rule or whose call is not open, and leaves it to handleFrame. An
+// stops at a frame that breaks a rule or has no open call, and leaves it to handleFrame. An
 // error ends the session.
 func (s *Session) handlePlain(input []byte) (done int, err error) {
 	id, message, n := wire.Plain(input)
@@ -48,8 +48,8 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 	return done, err
 }
 
-// deliverPlain handles a plain message, unless the call has ended or the message breaks a rule.
-// It reports whether it did. The session's mu is held.
+// deliverPlain handles a plain message. It leaves one whose call has ended or that breaks a
+// rule. It reports whether it did. The session's mu is held.
 func (st *stream) deliverPlain(message []byte) bool {
 	s, in := st.session, &st.in
 	cost := len(message) + wire.MessageCost
@@ -83,7 +83,7 @@ type run struct {
 }
 
 // maxRun bounds the frames of a run, in bytes. A sender that has queued enoughToWrite bytes
-// writes them itself, unless the writer already does.
+// writes them itself, if the writer is not writing.
 const (
 	maxRun        = 32 << 10
 	enoughToWrite = 3 << 10
@@ -206,8 +206,8 @@ func fitting(frames []byte, credit int64) (n, cost, count int) {
 	return n, cost, count
 }
 
-// unqueueFirst takes the first message out of a run and makes it a step before the run. The
-// session's mu is held.
+// unqueueFirst takes the first message out of a run, and puts it before the run as a step.
+// The session's mu is held.
 func (st *stream) unqueueFirst() {
 	r := &st.out[0].run
 	_, message, n := wire.Plain(r.frames.B[r.at:])
@@ -232,8 +232,9 @@ func (st *stream) unqueueFirst() {
 // compressed, then the message. The queued messages of a call thus take no more memory than a
 // small multiple of their credit.
 //
-// The receiver takes a message together with all that is packed behind it. It then receives the
-// packed messages without the session's lock, which the reading goroutine needs for each frame.
+// The receiver takes a message together with all messages packed behind it. It then receives the
+// packed messages without the session's lock, because the reading goroutine needs the lock for
+// each frame.
 //
 // In the inbox of a unary call nothing is packed behind the first message, because Invoke looks
 // for an invalid second reply among the items.
@@ -328,8 +329,8 @@ func (st *stream) returnSpent() {
 	}
 }
 
-// receivePacked receives the next packed message into f. After the last one it also receives the
-// half-close or end that follows, unless the message cannot be decoded.
+// receivePacked receives the next packed message into f. After the last message it also receives
+// the half-close or end that follows, if it could decode that message.
 func (st *stream) receivePacked(f *link.Frame) error {
 	t := &st.unpacked
 	head, n := binary.Uvarint(t.pack.B[t.at:])

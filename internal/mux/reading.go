@@ -147,7 +147,7 @@ func (s *Session) readAsCaller(ctx context.Context, spot *wait.Cond) (err error)
 	return err
 }
 
-// onCallerDone tells the caller of the given term that its context is done. It does
+// onCallerDone tells the reading caller of the given term that its context is done. It does
 // nothing if that caller has left.
 func (s *Session) onCallerDone(term uint64) {
 	s.mu.Lock()
@@ -158,7 +158,7 @@ func (s *Session) onCallerDone(term uint64) {
 	}
 }
 
-// startReadIdle starts the timer that wakes the read loop, unless it is running. mu is held.
+// startReadIdle starts the timer that wakes the read loop, if it is not running. mu is held.
 func (s *Session) startReadIdle() {
 	switch {
 	case s.reading.idleSet:
@@ -246,7 +246,7 @@ func (s *Session) receive(ctx context.Context) error {
 		s.roles.Crowd = waits.CrowdLasts
 	}
 	asCaller := s.reading.caller != nil
-	parks := false // park at once, because the spin budget is spent
+	parks := false // the spin budget is spent, so park at once
 	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
 			if got, err := s.spin(ctx, asCaller); got || err != nil {
@@ -322,8 +322,8 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	return err
 }
 
-// flushQueued writes what is queued, such as control frames and messages for which
-// credit has arrived. Called with mu held; mu is released in between.
+// flushQueued writes queued frames, such as control frames and messages for which credit has
+// arrived. Called with mu held; mu is released in between.
 func (s *Session) flushQueued() {
 	if s.hasQueued() {
 		s.flush(false)

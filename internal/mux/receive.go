@@ -22,7 +22,7 @@ type inbox struct {
 
 type item = encoded.Item[extra]
 
-// An extra is what the inbox keeps with a message.
+// An extra is additional state of a message in the inbox.
 type extra struct {
 	place  *place  // where the whole message is; nil if it came through the connection
 	behind *buffer // packed messages that follow this one and precede half-close and end; nil if there are none
@@ -58,7 +58,7 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	in := &st.in
 	due := cost
-	if rc.Placed { // its size may exceed the credit that is left
+	if rc.Placed { // its size may exceed the remaining credit
 		due = wire.MessageCost
 	}
 	if due > in.flow.Credit {
@@ -134,8 +134,9 @@ func (st *stream) receiveEnd(f *link.Frame) {
 	st.ended = st.ended || f.End != nil
 }
 
-// takeMessage removes the message from the first item and takes what is packed behind it. It
-// grants the peer the credit of the pieces that have arrived. The session's mu is held.
+// takeMessage removes the message from the first item and takes the messages packed behind
+// it. It returns the credit of the pieces that have arrived to the peer. The session's mu
+// is held.
 func (st *stream) takeMessage() item {
 	it := st.in.RemoveMessage()
 	st.markReceived(&it)
@@ -146,9 +147,9 @@ func (st *stream) takeMessage() item {
 	return it
 }
 
-// receiveMessage decodes the first message, which is complete, into f. It also receives
-// the half-close or end that follows the message, unless the message cannot be decoded.
-// Called with the session's mu held, which it releases.
+// receiveMessage decodes the first message, which is complete, into f. If it can decode the
+// message, it also receives the half-close or end that follows. Called with the session's
+// mu held, which it releases.
 func (st *stream) receiveMessage(f *link.Frame) error {
 	s := st.session
 	it := st.takeMessage()

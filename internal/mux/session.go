@@ -3,11 +3,11 @@
 //
 // A call avoids goroutine switches. Over a bare socket, a caller that waits for its reply reads
 // the connection itself, for all calls: see reading. A goroutine that queues a frame writes it,
-// together with the frames of others: see writing. Where that does not pay off, goroutines of the
-// session read and write: with many concurrent callers, with a full socket, and over connections
-// that are more than a bare socket. The reading goroutine only moves bytes. It never decodes a
-// message or waits for a call, so no call blocks another. It runs handlers only if they are known
-// to be quick (see inlineHandlers).
+// together with the frames of others: see writing. In other cases goroutines of the session read
+// and write: with many concurrent callers, with a full socket, and over connections that are more
+// than a bare socket. The reading goroutine only moves bytes. It never decodes a message or waits
+// for a call, so no call blocks another. It runs handlers only if they are known to be quick (see
+// inlineHandlers).
 package mux
 
 import (
@@ -80,7 +80,7 @@ type Placer interface {
 	Fetch(b []byte, at int) error
 	Release(at int)
 
-	// Returned frees a place that the peer has returned, or was never told of. An error
+	// Returned frees a place that the peer has returned, or that was never sent. An error
 	// means that the peer is at fault.
 	Returned(at int) error
 }
@@ -102,7 +102,7 @@ type Options struct {
 	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // how many bytes may be sent but not received; default and minimum 64 KiB
+	Window         int           // how many bytes may be sent and not received yet; default and minimum 64 KiB
 	MaxWindow      int           // limit up to which a waiting receiver grows that window; Window by default
 	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
@@ -115,7 +115,7 @@ type Options struct {
 	Enforcement     keepalive.EnforcementPolicy
 
 	NoSpin bool   // goroutines that wait for the peer park without spinning first
-	First  []byte // what has already been read from conn
+	First  []byte // bytes that were already read from conn
 
 	// Greeted says that the line and HELLO of this side, which Greeting returns, were sent before.
 	Greeted bool
@@ -338,8 +338,8 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 // of the session runs any more.
 func (s *Session) Gone() <-chan struct{} { return s.gone }
 
-// Outcome reports whether the peer has sent a frame of a call that was already open, made by
-// either side, and why no new calls are made.
+// Outcome reports why no new calls are made. It also reports whether the peer has sent a
+// frame of an open call, made by either side.
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

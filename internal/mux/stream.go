@@ -20,8 +20,8 @@ type stream struct {
 	caller  bool
 	waiter  wait.Waiter
 
-	// The compressor of sent messages, "" or "identity" for none: the call's, unless the
-	// callee's header names another. It belongs to the sender.
+	// The compressor of sent messages, "" or "identity" for none: the one in the
+	// callee's header, or the call's. It belongs to the sender.
 	sends string
 
 	number uint64 // the id, once a sender of messages has seen it; belongs to the sender
@@ -87,7 +87,7 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 func (st *stream) enqueue(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		st.session.unplace(&step)
-		return // the peer does not need it any more
+		return // the peer no longer needs it
 	}
 	if step.HasMessage {
 		n := len(step.Message) + wire.MessageCost
@@ -111,8 +111,8 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 	st.schedule()
 }
 
-// schedule puts the stream into a write queue, unless it has nothing to write or is queued
-// already. A stream that is in writing.starved stays there until the connection has credit. The
+// schedule puts the stream into a write queue if it has something to write and is in none. A
+// stream that is in writing.starved stays there until the connection has credit. The
 // session's mu is held.
 func (st *stream) schedule() {
 	switch w := &st.session.writing; {
@@ -261,7 +261,7 @@ func (st *stream) Abort(reason error) {
 // Abandoned implements [wait.Abandoned], for a task that waits for the peer.
 func (st *stream) Abandoned() { st.Abort(context.Canceled) }
 
-// abort ends the call for reason, unless it has ended. If tell is set, the peer gets a
+// abort ends the call for reason, if it has not ended. If tell is set, the peer gets a
 // RESET. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if st.ended || st.reason != nil {
@@ -334,17 +334,17 @@ func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 // Reuse of streams.
 //
-// A stream is larger than most messages, so the streams of unary calls are pooled. For a call
-// of this side, Invoke takes a stream from the pool and puts it back. The stream of a call of the
+// A stream is larger than most messages, so the streams of unary calls are pooled. For a call of
+// this side, Invoke takes a stream from the pool and puts it back. The stream of a call of the
 // peer has several holders, and the last one to drop it puts it into the pool.
 //
 // Invariants:
-//   - holders counts those that may still use the stream: the session, which drops it when the
-//     callee has ended the call and all was written; the acceptor until it calls Free;
-//     offerToAcceptor; and the read loop while it runs the stream's handler.
-//   - A stream that has ended in another way is not reused, because callbacks may be on their way
-//     to it: then the session does not drop it. The stream of a streaming method is not reused
-//     either, because the acceptor does not free it.
+//   - holders counts the users of the stream: the session until the callee has ended the call and
+//     everything was written; the acceptor until it calls Free; offerToAcceptor; and the read
+//     loop while it runs the stream's handler.
+//   - If a stream ended in another way, the session does not drop it, so it is not reused:
+//     callbacks may be on their way to it. The acceptor does not free streams of streaming
+//     methods, so they are not reused.
 
 // streamPool has cleared streams.
 var streamPool = sync.Pool{New: func() any { return new(stream) }}
@@ -438,13 +438,13 @@ func pack(step *wire.Step, b *encoded.Buffer, name string) (_ *encoded.Buffer, e
 // two processes share few processors, a thread that moves large messages keeps its processor for
 // as long as the scheduler allows, and a small call waits several milliseconds at each step. So
 // after each large message the sender or receiver yields to other threads, as long as other calls
-// come in. If processors are short, this costs two fifths of the stream's throughput; the other
+// come in. With too few processors this costs two fifths of the stream's throughput; other
 // threads get that time (docs/adr/0013).
 //
 // Guarded by the session's mu.
 type yielding struct {
 	begun uint64 // how many streams the session had begun at the last check
-	lasts int    // for how many more large messages the stream yields
+	lasts int    // the number of large messages for which the stream still yields
 }
 
 const (
@@ -452,8 +452,8 @@ const (
 	// one takes about ten microseconds.
 	largeMessage = 64 << 10
 
-	// yieldsAfterCall is for how many large messages the stream goes on yielding after the last
-	// new call, which takes about ten milliseconds. After that it assumes that it is alone.
+	// yieldsAfterCall is how many large messages the stream still yields for after the last new
+	// call. That takes about ten milliseconds. After that it assumes that it is alone.
 	yieldsAfterCall = 64
 )
 

@@ -4,5 +4,5 @@ package mux
 
 import "syscall"
 
-// writev writes only all[0]. What is left goes to the writer, which writes it in one call.
+// writev writes only all[0]. The rest goes to the writer, which writes it in one call.
 func writev(fd int, all [][]byte) (int, error) { return syscall.Write(fd, all[0]) }

@@ -29,7 +29,7 @@ type writing struct {
 	connOut int64      // what is left of the connection's credit, in bytes
 	backlog int        // credit that the queued messages of all streams will take
 	bye     []byte     // the last frame, once the session has ended
-	broken  error      // a write error of a session that has not ended yet
+	broken  error      // a write error, while the session has not ended yet
 	lost    bool       // nothing more can be written
 	writer  wait.Cond
 
@@ -61,7 +61,7 @@ type batch struct {
 	last   bool      // it ends with BYE
 }
 
-// A cutting is a piece of a message that belongs into the batch's b, at the offset in the field at.
+// A cutting is a piece of a message that goes into the batch's b, at the offset in the field at.
 type cutting struct {
 	at int
 	b  []byte
@@ -105,7 +105,7 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriter wakes the writer to write what is queued, or to end the session. mu is held.
+// wakeWriter wakes the writer to write queued frames, or to end the session. mu is held.
 func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
 
 // hasQueued reports whether anything is queued that can be written. mu is held.
@@ -126,7 +126,7 @@ func (s *Session) feedStarved() {
 	}
 }
 
-// flush writes what is queued, or leaves it to the writer. If gather is set and other
+// flush writes queued frames, or leaves them to the writer. If gather is set and other
 // goroutines may be about to queue something too, it lets them run first. Called with
 // mu held, which it releases.
 func (s *Session) flush(gather bool) {
@@ -216,7 +216,7 @@ func (s *Session) writeLoop() {
 	}
 }
 
-// write writes what is left of a batch. It may block.
+// write writes the rest of a batch. It may block.
 func (s *Session) write(t *batch) (err error) {
 	if g, ok := s.conn.(Gatherer); ok {
 		_, err = g.WriteAll(t.all)
@@ -278,7 +278,7 @@ func (s *Session) collect() bool {
 		s.writeFrame(t, &s.writing.bulk)
 	}
 	if s.closeTimer != nil && t.size > said {
-		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads what ended calls have left
+		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads queued frames of ended calls
 	}
 	if s.writing.bye != nil && len(s.live) == 0 {
 		t.b.B = append(t.b.B, s.writing.bye...)
@@ -382,8 +382,8 @@ func (s *Session) assignNumber(st *stream) {
 }
 
 // A writeQueue is a queue of streams. A stream is in at most one queue, and there at most once. It
-// leaves the queue as soon as it has nothing left to write, so calls that are made and cancelled
-// while the writer is blocked leave nothing behind.
+// leaves the queue as soon as it has nothing left to write. So calls that are made and cancelled
+// while the writer is blocked do not accumulate there.
 type writeQueue struct{ first, last *stream }
 
 func (q *writeQueue) push(st *stream) {

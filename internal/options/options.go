@@ -27,12 +27,12 @@ type Server struct {
 	Memory int64        // limit of the shared memory of all connections, in bytes
 	Peer   []DialOption // of connections to clients
 
-	GRPCClients, WebClients bool                // which clients, besides nearcall's, the server takes
+	GRPCClients, WebClients bool                // the kinds of clients, besides nearcall's, that the server takes
 	GRPC                    []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
 	Origins                 []string            // of web pages that may make calls
 
 	ForcedCodec  encoding.CodecV2 // as the user passed it; may be nil
-	ForwardCodec ForwardCodec     // that of Forward; nil without one
+	ForwardCodec ForwardCodec     // the codec of Forward; nil without a Forward
 
 	Accept            func(link.Session) link.Acceptor // makes the acceptor of a session; nil for the server's default
 	StatelessResetKey *[32]byte                        // of QUIC; nil for none
@@ -95,11 +95,11 @@ type Dial struct {
 	MaxAttempts   int                                             // of a call
 	NoRetry       bool                                            // by retry policies
 	Memory        int64                                           // limit of shared memory, in bytes
-	Conn          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
+	Conn          func(context.Context, string) (net.Conn, error) // if not nil, replaces net.Dialer
 	Backoff       *backoff.Config                                 // nil for the default of the target
-	Timeout       time.Duration                                   // how long a connection attempt can take at least
+	Timeout       time.Duration                                   // minimum time limit of a connection attempt
 	IdleTimeout   time.Duration                                   // after which a socket without calls is closed; 0 means never
-	Dialer        link.Dialer                                     // replaces the target's unless nil
+	Dialer        link.Dialer                                     // if not nil, replaces the target's
 	Server        *call.Server                                    // serves the peer's calls; may be nil
 	Accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
 	Near          bool                                            // connections over TCP to this host find a nearer path

@@ -1,7 +1,7 @@
 // Package proxy joins two paths: it takes the calls that arrive at a listener and makes them,
 // unchanged, to a target. Messages stay encoded. Metadata, deadlines, cancellations, statuses,
-// trailers, authorities and user agents pass unchanged, and so do the calls that the target makes
-// to its client. The proxy decompresses messages that are compressed with gzip and compresses them
+// trailers, authorities and user agents pass unchanged. Calls from the target to its client pass,
+// too. The proxy decompresses messages that are compressed with gzip and compresses them
 // again; other compressors work only if the program registers them.
 package proxy
 

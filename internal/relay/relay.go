@@ -58,12 +58,12 @@ func (r *Acceptor) HandleStream(callee link.Stream, o *link.CallHeader) error {
 }
 
 // pass makes the call that arrived as the stream callee, and passes its frames on in both
-// directions. ctx ends when callee is aborted, and has the reason as its cause, or at the call's
-// deadline: then both sides may be silent, and each direction may wait for one of them.
+// directions. ctx ends when callee is aborted, with the reason as its cause. It also ends at the
+// call's deadline, because both sides may be silent then while the directions wait for them.
 //
-// Each direction has a goroutine, so that a receiver that stops receiving holds up its own sender
-// and nothing else. pass learns from Recv that the stream caller was aborted, so that it first
-// passes on what arrived before the abort.
+// Each direction has a goroutine, so that a receiver that stops receiving blocks only its own
+// sender. pass learns from Recv that the stream caller was aborted, so that it first passes on
+// frames that arrived before the abort.
 func (r *Acceptor) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
 	caller, err := r.open(ctx, o)
 	switch {
@@ -100,7 +100,7 @@ func (r *Acceptor) open(ctx context.Context, o *link.CallHeader) (caller link.St
 	}
 }
 
-// forwardRequests passes on what the caller's side of a call sends.
+// forwardRequests passes on the frames of the caller's side.
 func forwardRequests(from, to link.Stream, limit int) {
 	for {
 		f, err := receive(from, limit)
@@ -115,7 +115,7 @@ func forwardRequests(from, to link.Stream, limit int) {
 	}
 }
 
-// forwardReplies passes on what the callee's side of a call sends, until the call ends.
+// forwardReplies passes on the frames of the callee's side, until the call ends.
 func forwardReplies(from, to link.Stream) {
 	for {
 		f, err := receive(from, math.MaxInt)
@@ -169,7 +169,7 @@ func endOfMessage(err error) *link.End {
 // EndOf returns the end of a call that fails with err.
 func EndOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
 
-// rawCodec decodes messages into a *[]byte, in encoded form. It can do nothing else.
+// rawCodec decodes messages into a *[]byte, in encoded form. It cannot encode.
 type rawCodec struct{ link.Codec }
 
 func (rawCodec) Decode(data link.Data, v any) (kept bool, err error) {

@@ -32,12 +32,12 @@ func (o Options) IsZero() bool { return o == Options{} }
 // An Owner is a user and a group, as for [os.Chown]: -1 keeps the process's own.
 type Owner struct{ UID, GID int }
 
-// A listener listens on a socket file. Close removes the file, unless it was replaced
-// with another one or belongs to a process that got the socket by File.
+// A listener listens on a socket file. Close removes the file. It leaves a file that replaced it,
+// or that belongs to a process that got the socket by File.
 //
 // From when a server listens on a path until the last server closes it, the path leads at
-// every moment to a socket that listens: that of the server which took the path last. Three
-// rules see to that:
+// every moment to a socket that listens: that of the server which took the path last. Three rules
+// ensure that:
 //
 //   - A server holds the path's lock from before it makes the file until it listens. So if another
 //     server holds the lock and finds a file that refuses connections, that file is stale.
@@ -57,8 +57,8 @@ type listener struct {
 // Bare returns the socket alone.
 func (l *listener) Bare() *net.UnixListener { return l.UnixListener }
 
-// Addr implements [net.Listener]. The address of the socket is that of another file if the listener
-// has taken the path over.
+// Addr implements [net.Listener]. If the listener has taken the path over, the socket's address
+// names another file.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.name, Net: "unix"} }
 
 // File returns a copy of the socket, for a process that inherits it. The file then belongs to that
@@ -73,8 +73,8 @@ func (l *listener) File() (*os.File, error) {
 	return f, err
 }
 
-// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, unless it
-// is stopped meanwhile. Listen fails without the lock, and Close leaves the file.
+// How long Listen and Close wait for a path's lock. A server holds it for milliseconds, or longer
+// if the process is stopped meanwhile. Listen fails without the lock, and Close leaves the file.
 const (
 	lockForListen = 10 * time.Second
 	lockForClose  = time.Second
@@ -213,7 +213,7 @@ func takeOver(path string, o Options) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("the path is too long to be taken over, by %d bytes; use a shorter or a relative one", len(made)-longest)
 	}
 	if left, err := os.Lstat(made); err == nil && left.Mode().Type() == fs.ModeSocket {
-		_ = os.Remove(made) // by a process that was killed here
+		_ = os.Remove(made) // left by a process that was killed here
 	}
 	lis, err := bind(made, o)
 	if err != nil {

@@ -87,8 +87,8 @@ func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	return d, nil
 }
 
-// ordinary returns a function that opens a session over a connection to an ordinary gRPC server,
-// which creds have secured.
+// ordinary returns a function that opens a session over a connection to an ordinary gRPC server.
+// creds have secured the connection.
 func (t *Target) ordinary(o *options.Dial, authority string, creds credentials.TransportCredentials) func(context.Context, net.Conn, credentials.AuthInfo) (link.Session, error) {
 	opts := o.GRPCKeepalive()
 	if o.UserAgent != "" {

@@ -44,7 +44,7 @@ func distance(address string) int {
 
 // Dial connects to address. If only nearcall's servers can listen there, it opens a session, and
 // the connection that it returns is for Handshake alone. authority is the name that the server must
-// prove. A program's own dialer gets every address as it is, and connects.
+// prove. A program's own dialer gets every address unchanged, and connects.
 func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
 	if e.opts.Conn != nil {
 		return sock.Dialer{Conn: e.opts.Conn, Address: address}.Connect(ctx)
@@ -66,8 +66,8 @@ func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Co
 	return e.dialer(t).Connect(ctx)
 }
 
-// socketTarget returns the target for an address. For those that are not nearcall's the scheme is
-// grpc-go's.
+// socketTarget returns the target for an address. If the address is not a target of nearcall's,
+// its scheme is grpc-go's.
 func socketTarget(address string) *Target {
 	if t, err := Parse(address); err == nil && !t.IsGRPC() {
 		return t
@@ -81,9 +81,9 @@ func (e *Endpoints) dialer(t *Target) sock.Dialer {
 	return d
 }
 
-// Handshake secures a connection that Dial, or somebody else, has made, and asks the server for its
-// protocol. If that is nearcall's it returns a session, and otherwise a connection for grpc-go and
-// the result of the security handshake. authority is the name that the server must prove.
+// Handshake secures a connection of Dial or of other code, and asks the server for its protocol. If
+// the server speaks nearcall's, Handshake returns a session, and otherwise a connection for grpc-go
+// and the result of the security handshake. authority is the name that the server must prove.
 func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Conn) (link.Session, net.Conn, credentials.AuthInfo, error) {
 	if o, ok := conn.(opened); ok {
 		return o.session, nil, nil, nil
@@ -116,7 +116,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 	return s, nil, nil, err
 }
 
-// An opened connection stands for a session.
+// An opened is a net.Conn that stands for a session.
 type opened struct {
 	net.Conn // nil
 	session  link.Session

@@ -9,8 +9,8 @@ import (
 )
 
 // nonBlocking returns a file for f's descriptor whose Fd, which exec.Cmd calls, leaves the socket
-// in non-blocking mode. That of a file from package net makes the socket block, and with it the
-// listener, whose Accept could then not be interrupted. It closes f.
+// in non-blocking mode. Fd of a file from package net makes the socket block, and so the
+// listener: its Accept could no longer be interrupted. It closes f.
 func nonBlocking(f *os.File) (*os.File, error) {
 	defer f.Close()
 	raw, err := f.SyscallConn()

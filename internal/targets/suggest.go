@@ -76,7 +76,7 @@ func similar(name, rest string) *scheme {
 
 // Hint returns a hint for grpc-go's errors about target if target looks like a misspelt target of
 // nearcall's. Otherwise it returns the empty string. Such a target still goes to grpc-go, because
-// a resolver, one of rs or a registered one, or a custom dialer may know it.
+// a registered resolver, one of rs, or a custom dialer may know it.
 func Hint(target string, rs []resolver.Builder) string {
 	name, rest, found := strings.Cut(target, ":")
 	name = strings.ToLower(name)

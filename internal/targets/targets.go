@@ -202,7 +202,8 @@ func (t *Target) host() string {
 	return host
 }
 
-// staysHere reports whether the target is certainly on this machine, whatever a name server says.
+// staysHere reports whether the target is certainly on this machine, without asking a name
+// server.
 func (t *Target) staysHere() bool {
 	if t.network == "unix" {
 		return true

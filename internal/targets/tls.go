@@ -41,11 +41,11 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 	return &tlsCredentials{credentials.NewTLS(c), server, c}
 }
 
-// agreeing returns a copy of a server's c that agrees on nearcall's protocol, on HTTP/2 and on
-// HTTP/1.1, unless c names protocols.
+// agreeing returns a copy of a server's c. If c names no protocols, the copy agrees on
+// nearcall's protocol, on HTTP/2 and on HTTP/1.1.
 func agreeing(c *tls.Config) *tls.Config { return withProtocols(c, wire.ALPN, "h2", "http/1.1") }
 
-// withProtocols returns a copy of c with these protocols, unless c names others.
+// withProtocols returns a copy of c with these protocols, or c's own if it names any.
 func withProtocols(c *tls.Config, protocols ...string) *tls.Config {
 	c = c.Clone()
 	if len(c.NextProtos) == 0 {
@@ -60,12 +60,12 @@ type tlsCredentials struct {
 	config                           *tls.Config // a copy of the user's
 }
 
-// Server returns credentials that do what ServerHandshake does with the connection if the handshake
-// fails.
+// Server returns credentials for servers. A failed handshake treats the connection as
+// ServerHandshake does.
 func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.TransportCredentials }
 
-// OfferNearcall returns credentials whose clients offer nearcall's protocol before HTTP/2, unless
-// the configuration names protocols. A server that does not know it agrees on HTTP/2, as without.
+// OfferNearcall returns credentials for clients. If the configuration names no protocols, they
+// offer nearcall's before HTTP/2. A server that does not know nearcall's agrees on HTTP/2.
 func (c *tlsCredentials) OfferNearcall() credentials.TransportCredentials {
 	return &tlsCredentials{credentials.NewTLS(withProtocols(c.config, wire.ALPN, "h2")), c.server, c.config}
 }
@@ -78,9 +78,9 @@ func offering(creds credentials.TransportCredentials) credentials.TransportCrede
 	return creds
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. Unlike grpc-go's it takes clients
-// that offer no protocol by ALPN if it agrees on HTTP/1.1: many that speak only that offer none,
-// such as Node's https.
+// ServerHandshake implements [credentials.TransportCredentials]. Unlike grpc-go's, a server that
+// agrees on HTTP/1.1 takes clients without ALPN: many that speak only HTTP/1.1 have none, such as
+// Node's https.
 func (c *tlsCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured := tls.Server(conn, c.server)
 	err := secured.Handshake()

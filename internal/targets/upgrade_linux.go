@@ -12,9 +12,9 @@ import (
 
 const sharesMemory = true
 
-// SharedMemory returns an upgrade of unix sockets to shared memory, which uses at most the given
-// number of bytes. shared says that connections of different peers share this memory. In that case
-// no peer can take more than its part.
+// SharedMemory returns an upgrade of unix sockets to shared memory of at most the given number of
+// bytes. shared says that connections of different peers share this limit. With shared, no peer
+// can take more than its part.
 func SharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	memory := shm.NewMemory(bytes, shared)
 	server := shm.NewServer(memory)

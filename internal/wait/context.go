@@ -3,16 +3,16 @@ package wait
 import "context"
 
 // The caller's context may have a type whose methods contradict one another. Calls treat such a
-// context as package context and grpc-go do. It has ended once its Done channel is closed, and not
-// before. Err counts only after that, and tells why. Deadline's time counts only if ok is true.
+// context as package context and grpc-go do. It ends only when its Done channel is closed.
+// After that, Err gives the reason. Deadline's time counts only if ok is true.
 //
 // A context whose Err is nil although Done is closed violates context.Context. Package
 // context panics; here the context counts as cancelled. A nil Err must not make a call
 // look successful.
 
 // Err returns ctx's error if ctx has ended, and nil otherwise. It asks ctx.Err first
-// because that is cheaper than Done. So it misses the end of a context whose Err stays
-// nil: code that has seen Done closed uses [DoneErr].
+// because that is cheaper than Done. So it misses the end of a context with a nil Err: code
+// that has seen Done closed uses [DoneErr].
 func Err(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return ended(ctx, err)

@@ -20,8 +20,8 @@ type Job interface {
 }
 
 // A Loop runs tasks one at a time. Its Parker method returns the calling task's Parker.
-// Other tasks and goroutines may use a task's context and streams, too: a task gets its
-// own Parker, and a goroutine that is no task gets a goroutine's.
+// Other tasks and goroutines may use a task's context and streams, too. Each task gets its own
+// Parker, and each goroutine a goroutine's.
 type Loop interface {
 	Waiter
 
@@ -41,8 +41,7 @@ type Loop interface {
 	Inside() bool
 }
 
-// A Handle is for types that stand for a Loop without having its methods: such a type embeds a
-// Handle.
+// A Handle is embedded in types that stand for a Loop and hide its methods.
 type Handle struct{ loop Loop }
 
 // HandleOf returns a Handle for l.
@@ -71,7 +70,7 @@ func TaskOf(ctx context.Context) Waiter {
 	return nil
 }
 
-// TaskOr is like TaskOf, but where TaskOf would return nil it returns its second argument.
+// TaskOr is like TaskOf, but returns its second argument instead of nil.
 func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	if w := TaskOf(ctx); w != nil {
 		return w

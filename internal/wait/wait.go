@@ -17,7 +17,7 @@ import (
 // may unpark.
 type Parker interface {
 	// Park waits for the token and takes it, or returns ctx's error once ctx is done. If there is
-	// a token and ctx is done, Park may do either. A token that it does not take stays.
+	// a token and ctx is done, Park may do either. A token that Park does not take stays.
 	Park(ctx context.Context) error
 
 	// Unpark leaves the token. It never blocks. If the last token was not
@@ -25,7 +25,7 @@ type Parker interface {
 	Unpark()
 }
 
-// A Waiter supplies Parkers. A task gets its own Parker, an ordinary goroutine gets one that
+// A Waiter supplies Parkers. A task gets its own Parker. An ordinary goroutine gets a Parker that
 // blocks.
 type Waiter interface {
 	// Parker returns a Parker for the caller. It holds no token.
@@ -86,7 +86,7 @@ func (s *Cond) Wait(l sync.Locker, w Waiter) {
 }
 
 // WaitContext is like Wait, but stops waiting when ctx is done. In that case it returns ctx's
-// error, unless Wake was called first.
+// error, or nil if Wake was called first.
 func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	p := s.parker(w)
 	s.asleep = p
@@ -120,8 +120,8 @@ func (s *Cond) parker(w Waiter) Parker {
 	return s.own
 }
 
-// Sleep is like Wait, but does not lock l again. The caller sees all that the waker wrote before
-// Unpark, even what it wrote after it had released l.
+// Sleep is like Wait, but does not lock l again. The caller sees everything that the waker wrote
+// before Unpark, even after the waker had released l.
 func (s *Cond) Sleep(l sync.Locker, w Waiter) {
 	p := s.parker(w)
 	s.asleep = p
@@ -166,8 +166,8 @@ func Handoff(p Parker) {
 	Unpark(p)
 }
 
-// An Abandoner is the Waiter of tasks that it may abandon: if the goroutine that must run a task is
-// gone, no Park of the task returns any more, and its deferred calls are not made.
+// An Abandoner is the Waiter of tasks that it may abandon: if the goroutine that must run a task
+// has ended, no Park of the task returns, and its deferred calls never run.
 //
 // Invariant: if other goroutines need the lock, place or slot that a task has or waits for, the task
 // calls OnAbandon before it parks. Any other end of a task, also by Goexit or a panic, makes its
@@ -178,7 +178,7 @@ type Abandoner interface {
 	OnAbandon(d Abandoned) (stop func())
 }
 
-// An Abandoned is what an abandoned task has, or has waited for.
+// An Abandoned is a lock, place or slot that an abandoned task has or waits for.
 type Abandoned interface {
 	// Abandoned gives it back.
 	Abandoned()
@@ -216,8 +216,8 @@ func (m *Mutex) TryLock() bool {
 	return took
 }
 
-// Lock takes the lock. Waiters get it in the order in which they came. w supplies the Parker to
-// wait with; nil means a goroutine's.
+// Lock takes the lock. Waiters get it in order of arrival. w supplies the Parker to wait with;
+// nil means a goroutine's.
 func (m *Mutex) Lock(w Waiter) {
 	m.mu.Lock()
 	if !m.held {

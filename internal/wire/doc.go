@@ -30,7 +30,7 @@ const (
 // Version is the highest version of the protocol that this package speaks.
 const Version = 1
 
-// Limits of the protocol, in bytes unless stated otherwise.
+// Limits of the protocol, in bytes if nothing else is said.
 const (
 	MaxFrame  = 1<<16 - 1 // without the length field
 	MinWindow = 1 << 16   // of a call and of a connection; also their windows until HELLO arrives

@@ -43,8 +43,8 @@ func profileBytes(p *link.Profile) int {
 // An Encoder encodes one direction of a connection, and keeps the names and profiles that have
 // numbers. Its zero value is ready for a new connection. It is not safe for concurrent use.
 type Encoder struct {
-	// Literal makes the encoder number neither names nor profiles. It is for directions whose
-	// frames have no common order.
+	// Literal makes the encoder send names and profiles without numbers. It is for directions
+	// whose frames have no common order.
 	Literal bool
 
 	table    table

@@ -11,8 +11,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Step is what one side sends next in a call. Append removes from the Step what it has appended,
-// so the rest can follow later, when there is more credit or after other calls have had their turn.
+// A Step is the next part of a call that one side sends. Append removes the appended parts from the
+// Step. So the rest can follow later, when there is more credit or after other calls have had their
+// turn.
 type Step struct {
 	Stream uint64
 
@@ -27,18 +28,17 @@ type Step struct {
 
 	// From either.
 	HasMessage bool
-	Message    []byte // what is left to append
+	Message    []byte // the rest to append
 	Compressed bool
 	Begun      bool // the first piece was appended
 
 	// Placed means that Message is empty and the message is in shared memory: Size bytes at Place.
-	// Such a message takes as much credit as any other of its size, even if that is more than is
-	// left.
+	// Such a message takes as much credit as any other of its size, even if less is left.
 	Placed      bool
 	Place, Size int
 }
 
-// Done reports whether nothing of s is left.
+// Done reports whether all of s was appended.
 func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
@@ -69,8 +69,8 @@ const placeRoom = 2*9 + 12
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
 // Append appends as much of s as fits into one STREAM frame, after PARTs if its block is too long.
-// The message takes no more credit than the argument credit, unless it is placed; cost is what it
-// took. Append appends nothing if there is too little credit.
+// A message that is not placed takes at most the argument credit. cost is the credit that it took.
+// Append appends nothing if there is too little credit.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	out, tail, cost := e.AppendHead(b, s, credit)
 	return append(out, tail...), cost
@@ -127,8 +127,8 @@ type framing struct {
 	start    int    // offset of the frame in b
 	flags    Kind   // zero until the frame has begun
 	overhead int    // credit that the frame takes in addition to the piece's length
-	piece    int    // how much of the message there is credit for; may be negative
-	finishes bool   // the piece is all that is left of the message
+	piece    int    // how many bytes of the message the credit allows; may be negative
+	finishes bool   // the piece is the rest of the message
 	tail     []byte // the piece, to be sent after b
 	cost     int
 }
@@ -163,8 +163,8 @@ func (f *framing) appendEnd(b []byte, remember bool) []byte {
 	return f.e.appendEnd(b, f.s.End, remember)
 }
 
-// whole appends everything that is left of the step, if it fits into one frame. It
-// reports whether it did.
+// whole appends the rest of the step, if it fits into one frame. It reports whether it
+// did.
 func (f *framing) whole() bool {
 	s, mark := f.s, f.e.mark()
 	f.beginFrame(FlagEnd)
@@ -259,8 +259,8 @@ func (f *framing) appendPiece() {
 // that was received.
 var noMetadata = metadata.MD{}
 
-// maxPlaced is more than any shared memory has, in bytes. The credit that so large a message takes
-// fits an int, and so does its sum with a window.
+// maxPlaced is larger than any shared memory, in bytes. The credit of so large a message, plus a
+// window, fits an int.
 const maxPlaced = math.MaxInt / 2
 
 // A Received is the decoded body of a STREAM frame. Data aliases the frame.

@@ -1,2 +1,2 @@
-// Package metricspb has the generated code of what package metrics shows.
+// Package metricspb has the generated code of the service Metrics.
 package metricspb

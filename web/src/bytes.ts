@@ -42,7 +42,7 @@ export class Writer {
   length = 0;
   #buf = new Uint8Array(4096);
 
-  /** Returns a copy of what was appended, and begins again. */
+  /** Returns a copy of the appended bytes, and begins again. */
   take(): Uint8Array<ArrayBuffer> {
     const b = this.#buf.slice(0, this.length);
     if (this.#buf.length > 1 << 18) this.#buf = new Uint8Array(4096);
@@ -164,7 +164,7 @@ export class Reader {
     return this.left > 0 ? this.take(this.left) : empty;
   }
 
-  /** Reads a string. What is not UTF-8 is replaced. */
+  /** Reads a string. Invalid UTF-8 is replaced. */
   string(): string {
     return toText(this.bytes());
   }
@@ -175,7 +175,7 @@ export class Reader {
   }
 }
 
-/** Decodes UTF-8. What is not UTF-8 is replaced. */
+/** Decodes UTF-8. Invalid UTF-8 is replaced. */
 export function toText(b: Uint8Array): string {
   if (b.length > 64) return decoder.decode(b);
   let s = "";

@@ -40,7 +40,7 @@ export class Call {
   /** The callee's header; undefined until it has arrived. */
   header: Metadata | undefined;
 
-  /** The callee's status and trailer; undefined unless they have ended the call. */
+  /** The callee's status and trailer, if they have ended the call; otherwise undefined. */
   end: End | undefined;
 
   /** Why the call has failed. */
@@ -322,7 +322,10 @@ export class Call {
     this.#deliver(m);
   }
 
-  /** Returns a buffer with room for the first length bytes of the message. Announcing a size costs the peer nothing, so the buffer grows only as bytes arrive. */
+  /**
+   * Returns a buffer with room for the first length bytes of the message. Announcing a size costs
+   * the peer nothing, so the buffer grows only as bytes arrive.
+   */
   #room(length: number): Uint8Array {
     let m = this.#partial as Uint8Array;
     if (m.length < length) {
@@ -369,7 +372,10 @@ export class Call {
     this.#consumed = 0;
   }
 
-  /** Ends the call as the callee says. Timers can be late, so an end that arrives after the deadline does not count. */
+  /**
+   * Ends the call with the callee's status. Timers can be late, so an end that arrives after the
+   * deadline does not count.
+   */
   #ended(end: End): void {
     if (performance.now() >= this.deadline)
       return this.#finish(new CallError(Code.deadlineExceeded, "the operation timed out"));

@@ -3,7 +3,7 @@ import type { Session } from "./session.ts";
 import { Socket, type SocketOptions } from "./socket.ts";
 
 /**
- * What a connection is doing:
+ * The state of a connection:
  *
  * - `idle`: no WebSocket is open; the next call opens one.
  * - `connecting`: a WebSocket is being opened, and calls wait for it.
@@ -27,7 +27,7 @@ export class Connection {
   readonly #changed: (state: ConnectionState) => void;
   readonly #sockets = new Set<Socket>(); // also those that take no more calls
   #state: ConnectionState = "idle";
-  #current: Socket | undefined; // the one that takes calls, or will when it is open
+  #current: Socket | undefined; // the socket that takes calls, or will when it is open
   #latest: Socket | undefined;
   #waiting: Waiting[] = []; // calls that wait for the current socket
   #failures = 0; // in a row
@@ -86,7 +86,7 @@ export class Connection {
     };
     socket.ended = (why, failed) => {
       this.#sockets.delete(socket);
-      if (socket !== this.#latest) return; // only the latest socket tells how the connection fares
+      if (socket !== this.#latest) return; // only the latest socket sets the connection's state
       if (failed && this.#state !== "closed") this.#failed(why);
       else {
         this.#failures = 0;
@@ -130,7 +130,7 @@ export class Connection {
     this.#accept(accept);
   }
 
-  /** Stops serving calls with accept, unless another function has replaced it. */
+  /** Stops serving calls with accept, if no other function has replaced it. */
   unserve(accept: NonNullable<SocketOptions["accept"]>): void {
     if (this.#options.accept === accept) this.#accept(undefined);
   }
@@ -165,7 +165,7 @@ export class Connection {
     this.networkChanged();
   }
 
-  /** Closes all WebSockets. No other one is opened after that. */
+  /** Closes all WebSockets. No other WebSocket is opened after that. */
   close(): void {
     clearTimeout(this.#retry);
     this.#change("closed");

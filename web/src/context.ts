@@ -11,7 +11,7 @@ export interface Parts {
   trailer?: Headers;
   controller?: AbortController;
 
-  /** Why the call is over. */
+  /** Why the call has ended. */
   reason?: unknown;
 }
 
@@ -19,8 +19,7 @@ const never = () => undefined;
 
 /**
  * Creates the context of a call without a timeout. Headers and signals take longer to make than
- * all else in a small call, and few handlers use them, so they are made only when they are asked
- * for.
+ * the rest of a small call, and few handlers use them. So they are made on request.
  */
 export function lazyContext(method: DescMethod, head: CallHead, parts: Parts): HandlerContext {
   return {

@@ -4,8 +4,8 @@ import { maxTimer } from "./timer.ts";
 const patience = 10_000; // how long an answer to PING may take, in milliseconds
 
 /**
- * Detects a server that is gone although the connection was not closed, for example after a laptop
- * has slept. While calls are open or the page serves calls, it sends a PING when the server has
+ * Detects a lost server when the connection was not closed, for example after a laptop has slept.
+ * While calls are open or the page serves calls, it sends a PING when the server has
  * been silent for some time. It sends PINGs no more often than the server allows.
  */
 export class Keepalive {
@@ -61,7 +61,7 @@ export class Keepalive {
     }, patience);
   }
 
-  /** Sends a PING now, unless the last one was sent too recently. */
+  /** Sends a PING now, if the last one is old enough. */
   probe(): void {
     if (this.#session.why || performance.now() - this.#pinged < Math.max(this.#least, patience)) return;
     this.#ping();

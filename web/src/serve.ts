@@ -91,8 +91,8 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   call.onOver = () => {
     if (call.error) context.abort(toConnectError(call.error));
   };
-  // At the deadline the call ends as in gRPC: its caller gets a reset, and what the handler waits for
-  // ends even if the caller is silent.
+  // At the deadline the call ends as in gRPC: its caller gets a reset, and the handler's waits end
+  // even if the caller is silent.
   context.signal.addEventListener("abort", () => call.abandon(Reset.deadline, toCallError(context.signal.reason)));
   let failure: ConnectError | undefined;
   try {

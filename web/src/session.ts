@@ -9,7 +9,7 @@ import { Bye, Kind, Reset } from "./wire.ts";
 export interface Channel {
   send(b: Uint8Array<ArrayBuffer>): void;
 
-  /** Closes the channel once all that was sent has left. */
+  /** Closes the channel once all bytes were sent. */
   close(): void;
 }
 
@@ -38,7 +38,7 @@ export interface SessionOptions {
   /** Is called once, when the session takes no more calls. Calls that have begun may still run. */
   drained?: () => void;
 
-  /** Is called once, when the session has ended, which may be right after drained was called. */
+  /** Is called once, when the session has ended, perhaps right after drained. */
   ended?: (why: CallError) => void;
 }
 
@@ -366,7 +366,10 @@ export class Session {
     this.#leaveIfIdle();
   }
 
-  /** Tells the server to make no more calls. Those that it makes before it has learned of this are accepted. */
+  /**
+   * Tells the server to make no more calls. Calls that the server makes before it learns of this
+   * are accepted.
+   */
   #announce(): void {
     if (this.#refuses || this.#announced) return;
     if (!this.#options.accept) return this.#refuse();
@@ -376,7 +379,10 @@ export class Session {
     this.#wake();
   }
 
-  /** Refuses the server's calls from now on. It is called when the server has answered the announcement or is too late, or at once if the page serves no calls. */
+  /**
+   * Refuses the server's calls from now on. It is called when the server has answered the
+   * announcement or is late to answer, or at once if the page serves no calls.
+   */
   #refuse(): void {
     if (this.#refuses) return;
     clearTimeout(this.#announced);
@@ -472,7 +478,10 @@ export class Session {
     this.#calls.get(this.#known(f.stream))?.handle(f);
   }
 
-  /** Grants the server new credit of the connection for bytes that have arrived, even before they are received. The credit of their call bounds how many of them wait. */
+  /**
+   * Grants the server new credit of the connection for bytes that have arrived, even before they
+   * are received. The credit of their call bounds how many bytes wait.
+   */
   #consume(cost: number): void {
     this.#received += cost;
     if (this.#received < this.#connectionWindow / 4) return;
@@ -483,7 +492,7 @@ export class Session {
   #serve(f: wire.StreamFrame): void {
     if (!f.head) throw new ProtocolError(`call ${f.stream} was not made`);
     this.#lastServed = f.stream;
-    if (this.#refuses) return; // the call is above the last one that DRAIN names, so it is ignored
+    if (this.#refuses) return; // ignored: the call's number is above DRAIN's last
     const { accept } = this.#options;
     if (!accept || this.#served >= maxServed)
       return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");

@@ -46,7 +46,10 @@ export class Socket {
    */
   drained: () => void = () => {};
 
-  /** Is called once, when the WebSocket has ended. failed says that the WebSocket ended so early that another one is likely to fail, too. */
+  /**
+   * Is called once, when the WebSocket has ended. failed says that the WebSocket ended so early
+   * that another one is likely to fail, too.
+   */
   ended: (why: CallError, failed: boolean) => void = () => {};
 
   readonly #options: SocketOptions;
@@ -57,7 +60,9 @@ export class Socket {
   #left = false; // close was called
   #over = false;
 
-  /** Throws what the class of WebSockets throws, such as a SyntaxError for an invalid URL. */
+  /**
+   * Throws the errors of the class of WebSockets, such as a SyntaxError for an invalid URL.
+   */
   constructor(options: SocketOptions) {
     const { url, connectTimeoutMs } = options;
     this.#options = options;
@@ -65,7 +70,7 @@ export class Socket {
     this.#ws.binaryType = "arraybuffer";
     this.#ws.onopen = () => this.#begin();
     this.#ws.onmessage = (e) => this.#receive(e.data);
-    this.#ws.onerror = () => {}; // onclose follows, and says as much
+    this.#ws.onerror = () => {}; // onclose follows with the same information
     this.#ws.onclose = (e) => this.#closed(`${e.code}${e.reason ? ` ${e.reason}` : ""}`);
     this.#timer = setTimeout(
       () => this.#lose(`cannot connect to ${url}: no answer in ${connectTimeoutMs} ms`),

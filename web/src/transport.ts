@@ -57,15 +57,15 @@ export interface NearcallTransportOptions {
   /**
    * How long the server may be silent, in milliseconds, while calls are open or the page serves
    * calls. Then a PING asks whether it is still there. The default is 30,000; 0 turns this off.
-   * PINGs are sent no more often than the server allows, which is every five minutes unless it has
-   * a `KeepaliveEnforcementPolicy`.
+   * PINGs are sent no more often than the server allows: every five minutes if it sets no
+   * `KeepaliveEnforcementPolicy`.
    */
   keepaliveMs?: number;
 }
 
 /** A transport whose calls share one WebSocket. */
 export interface NearcallTransport extends Transport {
-  /** What the connection is doing. */
+  /** The state of the connection. */
   readonly state: ConnectionState;
 
   /** Calls listener whenever the state changes, until the returned function is called. */
@@ -111,7 +111,7 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
       keepaliveMs: options.keepaliveMs ?? 30_000,
     },
     (state) => {
-      for (const listener of [...listeners]) queueMicrotask(() => listener(state)); // one that throws stops no others
+      for (const listener of [...listeners]) queueMicrotask(() => listener(state)); // a listener that throws stops no others
     },
   );
   const unwatch = watchNetwork(connection);

@@ -19,7 +19,7 @@ export const line = "nearcall/1\n";
 
 export const minWindow = 65536; // the window until HELLO arrives, and the least that HELLO can set
 export const minBlock = 16384;
-export const messageCost = 5; // credit that a message takes beside its bytes
+export const messageCost = 5; // credit that a message takes in addition to its bytes
 export const maxUint = 2 ** 53;
 export const noLast = maxUint; // stands in DRAIN for a last call that is not known yet
 
@@ -68,7 +68,7 @@ export interface Hello {
 
 const helloFields = ["version", "features", "stream", "connection", "calls", "block", "ping", "idlePing"] as const;
 
-/** What is assumed of the peer until its HELLO arrives. */
+/** The defaults for the peer until its HELLO arrives. */
 export const unknownPeer: Hello = {
   version: 1,
   features: 0,
@@ -137,7 +137,10 @@ export type Frame =
   | { kind: typeof Kind.drain; last: number }
   | { kind: typeof Kind.bye; code: number; text: string };
 
-/** Counts how much of its table of names a direction has used. Both sides count alike, so they agree on which names get numbers. */
+/**
+ * Counts how much of its table of names a direction has used. Both sides count alike, so they agree
+ * on which names get numbers.
+ */
 class Table {
   size = 0;
 
@@ -268,7 +271,7 @@ export class Encoder {
     } else this.#inParts(f, blocks - start - 2);
   }
 
-  /** Encodes a step with a long block. header is the length of what precedes the block in a frame. */
+  /** Encodes a step with a long block. header is the length of the frame before the block. */
   #inParts(f: Omit<StreamFrame, "kind">, header: number): void {
     const start = this.#out.length;
     this.#remembers = false;
@@ -367,7 +370,9 @@ const key = /^[0-9a-z\-_.!#$%&'*+^`|~]+$/;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const control = /[\0-\x08\x0a-\x1f\x7f]/;
 
-/** A received profile, with what would otherwise be computed again for each call. */
+/**
+ * A received profile, with values that would otherwise be computed again for each call.
+ */
 interface KnownProfile {
   profile: Profile;
   bytes: number; // the total length of its strings
@@ -403,7 +408,7 @@ class Block {
   }
 }
 
-/** Decodes what one side sends. */
+/** Decodes the frames of one side. */
 export class Decoder {
   readonly #block: number;
   readonly #from: "server" | "client";
@@ -651,7 +656,10 @@ export class Decoder {
     return end;
   }
 
-  /** Reads the details of an end from an encoded google.rpc.Status. It returns undefined if that is malformed or has another code. */
+  /**
+   * Reads the details of an end from an encoded google.rpc.Status. It returns undefined if that is
+   * malformed or has another code.
+   */
   #details(end: End, status: Uint8Array, block: Block): Detail[] | undefined {
     try {
       const { code, details } = readStatus(status, () => {

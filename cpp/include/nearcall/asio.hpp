@@ -1,4 +1,4 @@
-// A driver on asio's io_context, and nearcall's awaitables with asio's completion tokens. It uses asio of its own, or Boost's if
+// A driver on asio's io_context, and nearcall's awaitables with asio's completion tokens. It uses standalone asio, or Boost's if
 // NEARCALL_BOOST_ASIO is defined.
 #pragma once
 
@@ -73,7 +73,7 @@ struct asio_signature<A, void> {
 /// A driver that runs on an io_context, among the context's other work: the context waits for the driver's descriptor, so there is no other
 /// thread, and an idle driver does not wake up. One thread may run the context, and it is the driver's thread.
 ///
-/// The context does not run out of work while it has a driver: run() returns after stop(). The driver must be gone before the context.
+/// The context does not run out of work while it has a driver: run() returns after stop(). Destroy the driver before the context.
 class asio_driver : public driver {
  public:
   using executor_type = net::io_context::executor_type;
@@ -98,13 +98,13 @@ class asio_driver : public driver {
   ///     d.async([&] { return orders.Place(q); }, [](nearcall::result<Receipt> r) { … });
   ///
   /// The awaitable is a call, a read or write of a stream, a task, or anything else that nearcall's coroutines await; or a function that
-  /// returns it. Only what a function returns lives until the operation has ended: use one where the token does not wait in the same
-  /// expression. A call or stream with a name has to live as long, and so has what it refers to.
+  /// returns it. The awaitable that a function returns lives until the operation has ended. Pass a function if the token does not wait
+  /// in the same expression. A named call or stream, and the objects that it refers to, must outlive the operation.
   ///
   /// The handler gets the value of a call, a read or a write, and otherwise a std::exception_ptr and the value if it is not void. It is
   /// called through the context, or its own executor, and never before async() returns.
   ///
-  /// A cancellation slot of any type cancels the call, which then ends with code::cancelled. What is no call ends at once with an
+  /// A cancellation slot of any type cancels the call, which then ends with code::cancelled. Any other operation ends at once with an
   /// error, code::cancelled. Asio before 1.19 has no slots.
   template <class A, class Token>
   auto async(A&& a, Token&& token) {
@@ -124,7 +124,7 @@ class asio_driver : public driver {
   }
 
  private:
-  /// What the context's handlers refer to when the driver is gone.
+  /// The state that the context's handlers use after the driver is destroyed.
   struct shared {
     asio_driver* d;
     net::io_context& context;

@@ -44,7 +44,7 @@ class stop_view {
   const std::stop_token* token_ = nullptr;
 };
 
-/// What a caller says about one call. It refers to what it is given: write it where the call is made.
+/// The options of one call. It holds references, not copies: write it where the call is made.
 struct call_options {
   /// How long the call may take; 0, or more than 100 years, for no limit. A call that takes longer fails with DeadlineExceeded; with a
   /// negative timeout it fails at once.
@@ -61,7 +61,7 @@ struct call_options {
   std::string_view compressor = {};
   /// The call of a handler that this call is made for. The new call gets its deadline if that is earlier, and is cancelled with it.
   const context* parent = nullptr;
-  /// Where the only reply of a call lives, with all that belongs to it; by default in the result. It must outlive the result, and belongs to
+  /// The message to decode a single reply into; by default one in the result. It must outlive the result, and belongs to
   /// the driver's thread.
   google::protobuf::Arena* arena = nullptr;
 };
@@ -97,7 +97,8 @@ class codec {
   ~codec() = default;
 };
 const codec& protobuf();
-/// Decodes a message of at most `limit` bytes, and decompresses it first if need be. The status says why it cannot.
+/// Decodes a message of at most `limit` bytes, after decompressing it if it is compressed. The status is the
+/// reason for a failure.
 status decode(void* into, incoming& m, std::size_t limit);
 
 /// A message of a codec.
@@ -120,7 +121,7 @@ M* make_in(google::protobuf::Arena* a) {
   return a ? M::default_instance().New(a) : nullptr;
 }
 
-/// What a session knows of a call that is open on it. The caller or the handler owns the object; the session keeps a pointer.
+/// The state of an open call in a session. The caller or the handler owns the object; the session keeps a pointer.
 class call : protected timer {
  public:
   call();
@@ -134,13 +135,13 @@ class call : protected timer {
   friend class session;
   friend class inbox;
   friend struct session_probe;
-  // What happens to the call. None of these runs a coroutine.
+  // Events of the call. None of these runs a coroutine.
   /// A callee's call has a number now.
   virtual void on_open() {}
   virtual void on_header(metadata&& m) = 0;
   virtual void on_message(incoming& m) = 0;
   virtual void on_half_close() {}
-  /// All that was queued has left.
+  /// All queued messages were sent.
   virtual void on_room() {}
   /// The callee's deadline has passed. False: no handler runs that would end the call.
   virtual bool on_deadline() { return true; }
@@ -152,15 +153,15 @@ class call : protected timer {
   void expired() override;
 
   bool header_seen_ = false, message_seen_ = false;
-  bool established_ = true;  // in on_end: the connection that the call was on
+  bool established_ = true;  // false in on_end if the peer sent no HELLO or refused the connection
   std::size_t largest_ = 0;  // message that is accepted
 
  private:
   std::uint64_t number_ = 0;
   std::int64_t send_credit_ = 0, receive_credit_ = 0, owed_ = 0;
   std::uint64_t piece_size_ = 0;      // of the message that comes in pieces
-  std::unique_ptr<outbox> outbox_;    // what waits for credit
-  std::unique_ptr<pieces> pieces_;    // what has arrived of a message in pieces
+  std::unique_ptr<outbox> outbox_;    // bytes that wait for credit
+  std::unique_ptr<pieces> pieces_;    // the part of a message in pieces that has arrived
   call *previous_ = nullptr, *next_ = nullptr;  // in the session's list of calls that wait to send
   bool compresses_ = false;    // messages that are sent
   bool decompresses_ = false;  // those that arrive, if they say so
@@ -173,7 +174,7 @@ class inbox {
  public:
   /// The next message has arrived. It is decoded at once if it is waited for; otherwise its bytes are kept.
   void arrived(call& c, incoming& m);
-  /// Reads into `into` if a message is there. False: the next one that arrives while somebody waits is decoded there.
+  /// Reads into `into` if a message is there. False: the next message that arrives during a wait is decoded into it.
   bool take(call& c, void* into);
   /// After a wait: whether there is a message in `into`.
   bool got() { return std::exchange(got_, false); }
@@ -201,16 +202,16 @@ class caller {
 
  private:
   friend class client_call;
-  /// A call begins: what the caller says about calls of its method.
+  /// A call begins: the options for calls of its method.
   virtual void prepare(client_call&) {}
   /// Opens the call on a connection, now or later.
   virtual void make(client_call& c) = 0;
-  /// The call, which waits for a connection, does so no longer.
+  /// The call no longer waits for a connection.
   virtual void forget(client_call& c) = 0;
   virtual detail::loop& loop() = 0;
 };
 
-/// What a handler does that ends with its call: its own calls, and its sleeps. It is in a list of the handler's call.
+/// A call or a sleep of a handler, which ends with the handler's call. It is in a list of that call.
 class dependent {
  public:
   dependent() = default;
@@ -240,7 +241,7 @@ class dependent {
   dependent** at_ = nullptr;  // the pointer to this
 };
 
-/// A call of the client's side, over as many connections as it takes.
+/// A client's call. Retries may take it over several connections.
 class client_call : public call, dependent {
  public:
   client_call(caller& on, std::string_view method, const call_options& o);
@@ -254,14 +255,14 @@ class client_call : public call, dependent {
 
   /// Begins the call with its only message, or with none for now.
   void begin(const message* request);
-  /// True if nothing of the call waits to be sent.
+  /// True if all of the call was sent.
   bool send(const message& m);
   void finish_sending();
   /// Ends the call from this side.
   void fail(status s);
   void wake(waiter& w);
-  /// Suspends a coroutine. What has ended resumes it from the loop: so a coroutine that makes calls until one succeeds, and each fails at
-  /// once, lets the loop connect.
+  /// Suspends a coroutine. If the call has ended, the loop resumes the coroutine. So a coroutine that repeats calls which fail at once
+  /// lets the loop connect.
   void wait(suspension& s, waiter& w, std::coroutine_handle<> h, bool ready = false) {
     s.begin(w, h);
     if (ready || over_) wake(w);
@@ -295,7 +296,7 @@ class client_call : public call, dependent {
   void over(status&& s, metadata&& trailer);
   void make();
   void leave();
-  /// What only some calls need: retries and interceptors.
+  /// The state that only some calls need: retries and interceptors.
   struct extra;
   struct extra_deleter {
     void operator()(extra*) const;
@@ -314,7 +315,7 @@ class client_call : public call, dependent {
   bool keep(const message& m);
 
   caller& on_;
-  detail::loop& loop_;  // also when the caller is gone
+  detail::loop& loop_;  // valid even after the caller is destroyed
   std::string_view method_;
   metadata md_;
   bool wait_for_ready_ = false;
@@ -403,7 +404,7 @@ class [[nodiscard]] unary_call final : detail::unary_base {
       return c->take();
     }
   };
-  /// The result. It can be taken once; a coroutine that is destroyed while it waits has not taken it.
+  /// The result. It can be taken once. A coroutine that is destroyed while it waits has not taken it.
   awaiter operator co_await() { return {this}; }
   using client_call::cancel;
 
@@ -421,7 +422,8 @@ class [[nodiscard]] unary_call final : detail::unary_base {
 
 namespace detail {
 
-/// The reading half of a stream. Awaiters are made where the coroutine waits, and go with it, also if what is awaited has a name.
+/// The reading half of a stream. An awaiter lives in the frame of the coroutine that waits, even if the awaited object has a
+/// name.
 template <class Stream, class Reply>
 struct [[nodiscard]] reading {
   Stream* s;
@@ -469,8 +471,8 @@ class [[nodiscard]] server_stream final : detail::stream_base {
     detail::message m = detail::encodable(request);
     begin(&m);
   }
-  /// The next reply, or null at the end. The same message is used for the next. A reply that arrives when nobody waits any longer is the
-  /// next one.
+  /// The next reply, or null at the end. The same message is used for the next. A reply that arrives after a wait was given up goes to
+  /// the next read().
   detail::reading<server_stream, Reply> read() { return {this}; }
   /// How the call ended, once read() has returned null.
   using stream_base::cancel;
@@ -488,8 +490,8 @@ template <class Request, class Reply>
 class [[nodiscard]] bidi_stream final : detail::stream_base {
  public:
   bidi_stream(detail::caller& on, std::string_view method, const call_options& o) : stream_base(on, method, o) { begin(nullptr); }
-  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
-  /// wait. False: the call has ended, and read() says how.
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent even if the wait is
+  /// given up. False: the call has ended, and read() says how.
   detail::writing<bidi_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
   /// No more messages will be written.
   void done() { finish_sending(); }
@@ -513,8 +515,8 @@ class [[nodiscard]] client_stream final : detail::unary_base {
       : client_stream(on, method, o, detail::make_in<Reply>(o.arena)) {
     begin(nullptr);
   }
-  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
-  /// wait. False: the call has ended, and finish() says how.
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent even if the wait is
+  /// given up. False: the call has ended, and finish() says how.
   detail::writing<client_stream> write(const Request& m) { return {this, send(detail::encodable(m))}; }
   struct [[nodiscard]] finishing {
     client_stream* c;
@@ -531,7 +533,7 @@ class [[nodiscard]] client_stream final : detail::unary_base {
     awaiter operator co_await() const { return {c}; }
     void cancel() const { c->cancel(); }
   };
-  /// Ends the stream of requests and waits for the reply. It can be called again if nobody has got the reply.
+  /// Ends the stream of requests and waits for the reply. It can be called again if no coroutine got the reply.
   finishing finish() {
     finish_sending();
     return {this};

@@ -1,4 +1,4 @@
-// A channel: a client's connection to a server, made and made again as calls need it.
+// A channel: a client's connection to a server, made when a call needs it.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class channel_core;
 /// How a TCP connection is secured; see tls.hpp.
 using credentials = std::shared_ptr<const detail::security>;
 
-/// What a client says about a channel.
+/// The options of a channel.
 struct channel_options {
   /// After this time without anything from the server, while a call is open, the client asks whether it is alive; 0 for never. At least
   /// 10 s. The first question of a connection is asked then; later ones are as far apart as the server's `min_ping` wants them.
@@ -38,7 +38,7 @@ struct channel_options {
   std::size_t max_receive = 4 << 20;
   /// gRPC's :authority; by default the target's host and port, or `localhost`.
   std::string authority = {};
-  /// What comes before nearcall's own user agent.
+  /// A prefix for nearcall's own user agent.
   std::string user_agent = {};
   /// How much memory for large messages is shared with a server on this host, in bytes; 0 for no shared memory.
   std::uint64_t max_shared_memory = 128 << 20;
@@ -49,7 +49,8 @@ struct channel_options {
   std::string service_config = {};
   /// Run around every call, the first outermost. They must outlive the channel.
   std::vector<client_interceptor*> interceptors = {};
-  /// Services that the server may call over the connection. They must outlive the channel, whose end destroys handlers as a server's does.
+  /// Services that the server may call over the connection. They must outlive the channel. Like a server's destructor, the channel's
+  /// destroys running handlers.
   std::vector<service*> services = {};
 };
 
@@ -70,7 +71,7 @@ class channel : public detail::caller {
 
   /// Ends the connection. Calls that are open, and calls that are made later, fail with Cancelled.
   void close();
-  /// What the connection is over (`shm`, `unix`, `tcp`), or empty while there is none.
+  /// The kind of connection (`shm`, `unix`, `tcp`), or empty while there is none.
   std::string_view network() const;
 
  private:

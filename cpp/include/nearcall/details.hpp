@@ -1,4 +1,4 @@
-// Details of statuses: messages of protobuf beside the code and the text, which gRPC reads in every language.
+// Details of statuses: messages of protobuf in addition to the code and the text. gRPC reads them in every language.
 #pragma once
 
 #include <google/protobuf/any.pb.h>
@@ -11,9 +11,9 @@
 
 namespace nearcall {
 
-/// The details of a status. What is no google.rpc.Status has none.
+/// The details of a status. Bytes that are no google.rpc.Status have none.
 std::vector<google::protobuf::Any> details_of(const status& s);
-/// A status that has details in place of those that it had. An OK status has none.
+/// The status with these details in place of its own. An OK status has none.
 status with_details(const status& s, const std::vector<google::protobuf::Any>& details);
 
 /// A status with messages as its details:

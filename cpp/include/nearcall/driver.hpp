@@ -17,7 +17,7 @@ namespace detail {
 
 class loop;
 
-/// Something that is due at a time. It has a place in its loop's heap and no memory of its own.
+/// Something that is due at a time. It has a place in its loop's heap, without other memory.
 class timer {
  public:
   timer() = default;
@@ -37,50 +37,49 @@ class timer {
   clock::time_point at_{};
 };
 
-/// Something that a loop destroys at its end if it is still there: a handler that waits for what will never come.
-class resident {
+/// A handler that has not returned. If it still waits when its loop ends, the loop destroys it.
+class running_handler {
  public:
-  resident() = default;
-  resident(const resident&) = delete;
-  resident& operator=(const resident&) = delete;
+  running_handler() = default;
+  running_handler(const running_handler&) = delete;
+  running_handler& operator=(const running_handler&) = delete;
 
  protected:
-  ~resident() = default;
+  ~running_handler() = default;
 
  private:
   friend class loop;
   virtual void destroy() = 0;
-  /// Whose it is: it does not outlive that.
+  /// The service table that the handler belongs to. The handler must not outlive it.
   virtual const void* owner() const = 0;
-  /// Something that it runs is on the stack.
+  /// Whether a function of the handler is on the stack.
   virtual bool runs() const = 0;
-  resident *previous_ = nullptr, *next_ = nullptr;
+  running_handler *previous_ = nullptr, *next_ = nullptr;
 };
 
 }  // namespace detail
 
-/// What a driver does before it sleeps.
+/// How a driver polls before it sleeps.
 struct driver_options {
   /// How long it looks for frames before it sleeps, after some were read or written. A reply that comes in this time costs no sleep and no
-  /// wake-up. Looking in vain makes the next looks rarer, and so do others that compute on the processor. 0 sleeps at once.
+  /// wake-up. It looks less often after it has found nothing, and while other threads use the processor. 0 sleeps at once.
   std::chrono::microseconds spin{50};
 };
 
-/// A child process, after fork, has copies of its parent's objects. It may destroy them or forget them, which its parent and the peers do not
-/// notice, and makes a driver of its own: to run a copy ends the child. Until the child calls exec or ends, the peers of a parent that dies
-/// do not see that its connections have ended.
+/// A child process, after fork, has copies of its parent's objects. It may destroy or forget them: the parent and the peers do not notice. It
+/// needs a new driver: running a copied one ends the child. If the parent dies, its peers see that only when the child calls exec or ends.
 ///
 /// The loop of one thread. Channels, servers, calls and coroutines belong to one driver and its thread: only post() and stop() may be
 /// called from other threads. Programs that want more processors use more drivers.
 class driver {
  public:
   explicit driver(driver_options options = {});
-  /// Everything that belongs to the driver must be gone.
+  /// Destroy everything that belongs to the driver first.
   ~driver();
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
 
-  /// Runs a task to its end and returns its value. stop() does not end it: a task that is to end with Ctrl-C awaits stopped().
+  /// Runs a task to its end and returns its value. stop() does not end it: a task that should end with Ctrl-C must await stopped().
   ///
   ///     d.run([&]() -> task<> { co_await any(use(orders), d.stopped()); }());
   template <class T>
@@ -93,8 +92,8 @@ class driver {
   }
   /// Runs until stop() is called.
   void run();
-  /// Ends run(), and resumes those that await stopped(). Any thread may call it, and a signal handler. A stop that nothing has noticed
-  /// ends the next run().
+  /// Ends run(), and resumes those that await stopped(). Any thread may call it, and a signal handler. If nothing has noticed a stop,
+  /// it ends the next run().
   void stop() noexcept;
   /// Awaitable: resumes when stop() has been called. The driver counts as stopped until run() returns, with or without a task, so any
   /// number of coroutines may await it, again and again.
@@ -102,17 +101,17 @@ class driver {
   stop_request stopped();
   /// Does what can be done without waiting. Returns false if there was nothing to do: then fd() becomes readable when there is.
   bool poll();
-  /// A descriptor for other loops: readable when poll() has something to do, also if it was begun outside of poll(), as a call may be.
+  /// A descriptor for other loops: readable when poll() has something to do, such as a call that was made outside of poll().
   int fd();
   /// Calls f on the driver's thread, soon. Any thread may call it.
   void post(std::function<void()> f);
 
-  /// Awaitable: resumes after a time. The time begins when it is first awaited, and goes on if nobody waits any longer:
+  /// Awaitable: resumes after a time. The time begins with the first wait, and runs on if that wait is given up:
   ///
   ///     auto limit = d.sleep_for(5s);                          // for all of it
   ///     while (co_await any(feed.read(), limit) …
   ///
-  /// More than 100 years is never.
+  /// A time of more than 100 years never ends.
   class sleeper;
   sleeper sleep_for(std::chrono::nanoseconds d);
 

@@ -58,7 +58,7 @@ class scheduler {
 
 namespace detail {
 
-/// A call completes with its value or is stopped; what else can be awaited may also fail with an exception.
+/// A call completes with its value or is stopped; any other awaitable may also fail with an exception.
 template <class A, class T = awaited_raw<A>>
 struct completions {
   using value = stdexec::set_value_t(T);

@@ -17,7 +17,7 @@ class health final : public service {
   /// Serves the server as a whole, whose name is empty, and no service.
   health();
   ~health() override;
-  /// Says that a service is served, or for now is not. Those that nothing was said of are unknown: a Check fails with NotFound.
+  /// Sets whether a service is served. Other services are unknown: a Check fails with NotFound.
   void set_status(std::string_view service, serving_status s);
   /// No service is served from now on, whatever set_status says.
   void shut_down();

@@ -53,13 +53,13 @@ class client_interceptor {
  public:
   virtual ~client_interceptor() = default;
 
-  /// What is going to be called.
+  /// A call that is about to be made.
   class outgoing {
    public:
     std::string_view method() const;
-    /// What is sent with the call. It may be changed until the next interceptor is called.
+    /// The metadata that is sent with the call. It may be changed until the next interceptor is called.
     metadata& md();
-    /// What the server has sent with the status, once it has ended the call.
+    /// The server's trailer, once it has ended the call.
     const metadata& trailer() const;
 
    private:

@@ -1,4 +1,4 @@
-// Metadata: what a call carries beside its messages.
+// Metadata: what a call carries in addition to its messages.
 #pragma once
 
 #include <initializer_list>
@@ -40,11 +40,11 @@ class metadata {
   std::vector<entry> entries_;
 };
 
-/// Metadata that a call is made with, by reference: `{{"key", value}}` with up to six entries, or a nearcall::metadata. What it refers to
-/// must live until the call was made, as a temporary of the same expression does.
+/// Metadata that a call is made with, by reference: `{{"key", value}}` with up to six entries, or a nearcall::metadata. The strings must
+/// live until the call was made, as temporaries of the same expression do.
 ///
-/// It has no destructor, and neither has what holds it: g++ 12 destroys aggregates twice that are temporaries of an expression with
-/// co_await, and cannot have an initializer list there.
+/// It and the types that hold it have no destructor, because g++ 12 destroys temporary aggregates twice in an expression with co_await.
+/// Nor does g++ 12 take an initializer list there.
 class metadata_view {
  public:
   struct entry {

@@ -1,4 +1,4 @@
-// All of nearcall but what needs other libraries.
+// All of nearcall that needs no other libraries.
 #pragma once
 
 #include <nearcall/call.hpp>

@@ -14,11 +14,11 @@
 
 namespace nearcall::detail {
 
-/// A call, or a read or write of a stream. It does not throw, and cancel() brings about its end.
+/// A call, or a read or write of a stream. It does not throw, and cancel() ends it.
 template <class A>
 concept of_a_call = awaitable<A> && requires(A& a) { a.cancel(); };
 
-/// What there is to await: an awaitable itself, a pointer to one that somebody else keeps, or a function that returns one.
+/// The source of an awaitable: the awaitable itself, a pointer to one that the caller keeps, or a function that returns one.
 template <class S>
 struct source_of {
   using awaitable_type = S;
@@ -36,7 +36,7 @@ struct source_of<S> {
   static decltype(auto) get(S& s) { return s(); }
 };
 
-/// How what somebody passes as an A becomes a source.
+/// Makes a source of an argument of type A.
 template <class A>
 struct source_from {
   using bare = std::remove_cvref_t<A>;
@@ -61,7 +61,7 @@ struct await_there {
   decltype(auto) await_resume() const { return w->await_resume(); }
 };
 
-/// Awaits what a source has. It belongs to the thread of the driver.
+/// Awaits the awaitable of a source. It belongs to the thread of the driver.
 template <class Source>
 class operation {
  public:
@@ -73,7 +73,7 @@ class operation {
   virtual ~operation() { coroutine_.destroy(); }
 
   void begin() { resume(coroutine_); }
-  /// Cancels a call, which ends soon. What is no call ends at once, with code::cancelled.
+  /// Cancels a call, which ends soon. Any other operation ends at once, with code::cancelled.
   void cancel() {
     if constexpr (of_a_call<awaitable_type>) {
       if (awaited_) awaited_->cancel();

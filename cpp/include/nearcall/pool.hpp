@@ -46,7 +46,8 @@ class pool_job {
   explicit pool_job(loop& l);
   ~pool_job();
   virtual void run() = 0;  // on the pool's thread
-  /// What the pool has to run. The coroutine goes on when that has run, or when the last copy of it is gone.
+  /// The function that the pool runs. The coroutine goes on when the function has returned, or when its
+  /// last copy is destroyed.
   std::function<void()> job();
   /// Waits for run() to return if it has begun; otherwise it will not be called.
   void leave();
@@ -61,8 +62,8 @@ class pool_job {
   std::shared_ptr<shared> shared_;
 };
 
-/// Hands a function to a pool: something with post(), something that takes functions, or something that a function named post takes, as
-/// asio's pools are.
+/// Hands a function to a pool: an object with post(), an object that can be called with a function, or an argument of a free function
+/// post, such as asio's pools.
 template <class Pool>
 void post_to(Pool& pool, std::function<void()> f) {
   if constexpr (requires { pool.post(std::move(f)); }) pool.post(std::move(f));
@@ -111,9 +112,9 @@ class [[nodiscard]] on_pool final : pool_job {
 /// std::function<void()>. If it drops f, the coroutine goes on with an error, code::cancelled. f is posted once, when it is first awaited;
 /// what has a name can be awaited again after any().
 ///
-/// f has to capture by reference, or to have a name: g++ destroys captures by value twice of a function that is written in an expression
-/// with co_await. What f refers to stays valid until it returns: a coroutine that is destroyed meanwhile, with its driver or as a branch of any(), waits
-/// for f, and the driver's thread with it. So f must not wait for the driver's thread, and should look at a stop token if it takes
+/// f must capture by reference, or have a name: in an expression with co_await g++ destroys the by-value captures of an unnamed function twice.
+/// Objects of the coroutine stay valid until f returns: if the coroutine is destroyed before, with its driver or as a branch of any(), the destruction
+/// waits for f, and blocks the driver's thread. So f must not wait for the driver's thread, and should look at a stop token if it takes
 /// long. If f has not begun by then, it does not run.
 template <class Pool, class F>
 detail::on_pool<Pool, std::decay_t<F>> on(Pool& pool, driver& d, F&& f) {

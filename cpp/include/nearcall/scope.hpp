@@ -1,4 +1,4 @@
-// Tasks that run beside each other, and calls that are made in a loop.
+// Concurrent tasks, and calls that are made in a loop.
 #pragma once
 
 #include <coroutine>
@@ -11,14 +11,14 @@
 
 namespace nearcall {
 
-/// Runs tasks beside the coroutine that spawns them, and owns them.
+/// Runs tasks concurrently with the coroutine that spawns them, and owns them.
 ///
 ///     nearcall::scope each;
 ///     while (auto* order = co_await feed.read()) each.spawn(handle(*order));
 ///     co_await each.join();
 ///
-/// A scope is used only on the thread of the tasks' driver. Its destructor destroys the tasks that still run, each where it waits. What the
-/// tasks refer to must outlive the scope. A task must not destroy its scope.
+/// A scope is used only on the thread of the tasks' driver. Its destructor destroys the tasks that have not ended. Objects that the tasks
+/// use must outlive the scope. A task must not destroy its scope.
 class scope {
  public:
   scope() = default;
@@ -52,7 +52,8 @@ class scope {
     };
     awaiter operator co_await() const { return {s}; }
   };
-  /// Awaitable: all tasks have ended, those that are begun meanwhile included. Throws what the first of them to fail has thrown.
+  /// Awaitable: all tasks have ended, including tasks that begin during the wait. Throws the exception of the first task
+  /// that failed.
   joining join() { return {this}; }
 
  private:
@@ -98,7 +99,7 @@ class scope {
   detail::waiter waiter_;
 };
 
-/// Calls that are made in a loop. A call cannot be moved, so each has a place of its own; all() and any() await them.
+/// Calls that are made in a loop. A call cannot be moved, so each has its own place; all() and any() await them.
 ///
 ///     nearcall::calls<nearcall::unary_call<Receipt>> places;
 ///     for (auto& o : orders) places.add([&] { return stub.Place(o); });
@@ -121,7 +122,7 @@ class calls {
   std::size_t size() const { return list_.size(); }
   bool empty() const { return list_.empty(); }
   Call& operator[](std::size_t i) { return list_[i]->call; }
-  /// Takes out a call, which is cancelled if it has not ended. The places of those after it become one less.
+  /// Takes out a call, which is cancelled if it has not ended. The places of later calls become one less.
   void erase(std::size_t i) { list_.erase(list_.begin() + std::ptrdiff_t(i)); }
 
   class iterator {

@@ -1,4 +1,4 @@
-// Servers, and what handlers are given.
+// Servers, and the interface of handlers.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +57,8 @@ class context {
   bool cancelled() const;
   /// Asked to stop when the call is cancelled.
   std::stop_token stop_token();
-  /// Awaitable: true after a time, or false as soon as the call is cancelled. The time begins when it is first awaited, and goes on if
-  /// nobody waits any longer.
+  /// Awaitable: true after a time, or false as soon as the call is cancelled. The time begins with the first wait, and runs on if that
+  /// wait is given up.
   class sleeper;
   sleeper sleep_for(std::chrono::nanoseconds d);
   peer_info peer() const;
@@ -104,7 +104,7 @@ namespace detail {
 class serving;
 
 /// A call of the server's side. It destroys itself when its handler has returned and the call has ended.
-class server_call : public call, resident {
+class server_call : public call, running_handler {
  public:
   static void* operator new(std::size_t n) { return take_memory(n); }
   static void operator delete(void* p, std::size_t n) noexcept { give_memory(p, n); }
@@ -125,7 +125,8 @@ class server_call : public call, resident {
   virtual const message* reply() { return nullptr; }
   virtual void on_cancelled() {}
   void wake(waiter& w);
-  /// Suspends a coroutine. What has ended resumes it from the loop: so a handler that goes on and on does not keep the loop.
+  /// Suspends a coroutine. If the wait is already over, the loop resumes the handler. So a handler that never waits does not
+  /// block the loop.
   void wait(suspension& s, waiter& w, std::coroutine_handle<> h, bool ended) {
     s.begin(w, h);
     if (ended) wake(w);
@@ -149,7 +150,7 @@ class server_call : public call, resident {
     bool pending() const { return listed(); }
     void drop() { unlink(); }
   };
-  /// Asks the stop source to stop. It runs the callbacks of the handler, which may do what they like, so the loop does it.
+  /// Asks the stop source to stop. The loop does it, because the handler's callbacks may do anything.
   struct stopper final : due {
     server_call& c;
     explicit stopper(server_call& of) : c(of) {}
@@ -189,7 +190,7 @@ class server_call : public call, resident {
   int references_ = 2;  // of the session and of the handler
 };
 
-/// What a method does with a new call.
+/// Starts a new call of a method.
 class method_handler {
  public:
   virtual ~method_handler() = default;
@@ -283,8 +284,8 @@ class writer {
     };
     awaiter operator co_await() const { return {w, left}; }
   };
-  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent whatever becomes of the
-  /// wait. False: the call has ended, and the handler should return.
+  /// Sends a message, and waits until there is room for the next one: await it before the next. The message is sent even if the wait is
+  /// given up. False: the call has ended, and the handler should return.
   writing write(const Reply& m) { return {&writer_, writer_.write(detail::encodable(m))}; }
 
  private:
@@ -307,8 +308,8 @@ class call_arena {
 
 constexpr std::size_t least_spare = 32 << 10;
 
-/// A message of a call: in its arena, or here. One that is here uses the memory of a large one of an earlier call, and leaves it to a later
-/// one.
+/// A message of a call: in its arena, or here. A message here reuses the memory of a large message of an earlier call, and leaves it to a
+/// later one.
 template <class M>
 class call_message {
  public:
@@ -324,7 +325,7 @@ class call_message {
     own_->Swap(&s->message);
     bytes_ = s->bytes;
   }
-  /// The call ends. `bytes`: of the message.
+  /// The call ends. `bytes` is the size of the message.
   void leave(server_call& c, std::size_t bytes) {
     bytes_ = std::max(bytes_, bytes);
     if (in_arena_ || bytes_ < least_spare) return;
@@ -376,8 +377,8 @@ class reader {
  public:
   explicit reader(detail::typed_request_stream<Request>& s) : stream_(s) {}
   reader(const reader&) = delete;
-  /// The next request, or null at the end. The same message is used for the next. A request that arrives when nobody waits any longer is
-  /// the next one.
+  /// The next request, or null at the end. The same message is used for the next. A request that arrives after a wait was given up goes
+  /// to the next read().
   auto read() { return stream_.next(); }
 
  private:
@@ -509,7 +510,7 @@ void method_table::bidi(std::string_view name, F f) {
 
 }  // namespace detail
 
-/// What generated services are.
+/// The base of generated services.
 class service {
  public:
   virtual ~service() = default;
@@ -561,7 +562,7 @@ void add_handler(method_table& t, const M& m, F f) {
 
 }  // namespace detail
 
-/// What a program says about a server.
+/// The options of a server.
 struct server_options {
   /// How many calls each client may have open at a time; further calls wait at the client. 0 for no limit.
   std::size_t max_calls = 1000;
@@ -569,12 +570,11 @@ struct server_options {
   std::size_t max_receive = 4 << 20;
   /// Run around every handler, the first outermost. They must outlive the server.
   std::vector<server_interceptor*> interceptors = {};
-  /// Connections go to the one of these with the fewest; by default all stay on the server's driver. Each runs on a thread of its own.
+  /// Each connection goes to the driver with the fewest; by default all stay on the server's driver. Each runs on its own thread.
   std::vector<driver*> drivers = {};
   /// The requests of each call, and its only reply, live in an arena of the call: with many parts they are made and freed faster.
   bool arenas = false;
-  /// How much memory all connections share with their clients, in bytes. Clients that come when it is used up stay with the socket. 0
-  /// shares none.
+  /// How much memory all connections share with their clients, in bytes. When it is used up, new clients use the socket. 0 shares none.
   std::uint64_t max_shared_memory = std::uint64_t(1) << 30;
   /// The minimum time between a client's PINGs, with and without open calls; 0 for none. A client that sends them more often is disconnected.
   std::chrono::milliseconds min_ping = std::chrono::minutes(5);
@@ -588,14 +588,14 @@ struct server_options {
 class server {
  public:
   explicit server(driver& d, server_options options = {});
-  /// Stops at once, and destroys the handlers that have not returned, where they wait. A handler that destroys its server goes on.
+  /// Stops at once, and destroys the handlers that have not returned. A handler that destroys its server goes on.
   ~server();
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
   /// Serves a service from now on. It must outlive the server: declare it first. With server_options::drivers it must outlive these drivers.
   void add(service& s);
-  /// Serves one method, `s.on<&shop::Orders::Place>(f)`, in place of what served it before. f has the parameters of the service's
+  /// Serves one method, `s.on<&shop::Orders::Place>(f)`, in place of its earlier handler. f has the parameters of the service's
   /// function. Without the last one it is a coroutine that returns the reply, task<Reply>, or yields the replies, generator<Reply>, and
   /// throws nearcall::error to fail. It has to be copyable.
   template <const auto* Method, class F>
@@ -608,9 +608,9 @@ class server {
   int port() const;
   std::size_t connections() const;
 
-  /// Takes no more connections and calls, and waits until those that there are have ended and their handlers have returned, or for `most`.
-  /// The maximum of any unit is no limit. Then it ends them: the handlers that are left are cancelled, and destroyed where they wait if they
-  /// do not return at once.
+  /// Takes no more connections and calls. Waits at most `most` for open ones to end and for their handlers to return.
+  /// The maximum of any unit is no limit. Then it ends them: it cancels the remaining handlers, and destroys those that do not return at
+  /// once.
   task<void> graceful_stop(std::chrono::nanoseconds most);
   /// Ends connections and calls at once. Their handlers are cancelled, and go on until they return or the server is destroyed.
   void stop();

@@ -63,7 +63,7 @@ class status {
   std::string details_;
 };
 
-/// What result::value throws, and what a handler may throw to end its call with a status.
+/// The exception of result::value. A handler may throw it to end its call with a status.
 class error : public std::exception {
  public:
   explicit error(nearcall::status s) : status_(std::move(s)), text_(status_.to_string()) {}

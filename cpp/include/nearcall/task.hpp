@@ -23,14 +23,15 @@ class task;
 
 namespace detail {
 
-/// Resumes a coroutine, and then those that transfer() names, one after the other on the same stack: how deep it gets does not depend on
-/// what the compiler makes of calls at the end of functions.
+/// Resumes a coroutine, and then those that transfer() names, one after the other. So the depth of the stack does not depend on the
+/// compiler's tail calls.
 void resume(std::coroutine_handle<> h);
 /// The same for a coroutine that runs for the handler `origin`; see current_origin.
 void resume(std::coroutine_handle<> h, std::uint64_t origin);
-/// To be called at the end of an await_suspend of `from`: `to` goes on when `from` has suspended. Afterwards the awaiter may be gone.
+/// To be called at the end of an await_suspend of `from`: `to` goes on when `from` has suspended. Afterwards the awaiter may be
+/// destroyed.
 void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to);
-/// The handler that the running coroutine runs for, 0 for none. Who destroys handlers must not destroy it.
+/// The handler that the running coroutine runs for, 0 for none. Code that destroys handlers must not destroy this one.
 std::uint64_t current_origin();
 
 /// Something that a driver runs when nothing else of the library is on the stack. It has a place in the driver's list; destroying it
@@ -57,7 +58,7 @@ class due {
   due *previous_ = nullptr, *next_ = nullptr;
 };
 
-/// What is due, in order. The library resumes coroutines only from here, so none runs inside the code that completed what it waits for.
+/// The coroutines to resume, in order. The library resumes coroutines only from here, so none runs inside the code that ends its wait.
 class ready_list {
  public:
   ready_list() { head_.previous_ = head_.next_ = &head_; }
@@ -75,7 +76,7 @@ class ready_list {
     head_.previous_->next_ = &d;
     head_.previous_ = &d;
   }
-  /// Runs what is first; false if nothing is due.
+  /// Resumes the first; false if there is none.
   bool run_next() {
     if (empty()) return false;
     due* d = head_.next_;
@@ -121,8 +122,8 @@ class waiter final : public due {
   std::uint64_t origin_ = 0;
 };
 
-/// What an awaiter holds while its coroutine waits. The awaiter is in the coroutine's frame, so a coroutine that is destroyed while it
-/// waits is not resumed.
+/// The link from an awaiter to its coroutine while the coroutine waits. The awaiter is in the coroutine's frame, so a coroutine that is
+/// destroyed while it waits is not resumed.
 class suspension {
  public:
   suspension() = default;
@@ -136,7 +137,7 @@ class suspension {
     coroutine_ = h;
     w.wait(h, this);
   }
-  /// The coroutine goes on. What it waited for may be gone after that.
+  /// The coroutine goes on. The awaited object may be destroyed after that.
   void end() { waiter_ = nullptr; }
 
  private:
@@ -154,7 +155,8 @@ inline std::coroutine_handle<> waiter::take() {
   return std::exchange(coroutine_, nullptr);
 }
 
-/// What a coroutine has thrown. It is the same with and without exceptions: a program without them uses a library that has them.
+/// The exception of a coroutine. It has the same layout with and without exceptions: a program without them may link a library
+/// with them.
 class caught {
  public:
   void current() { error_ = std::current_exception(); }
@@ -166,7 +168,7 @@ class caught {
   std::exception_ptr error_;
 };
 
-/// Memory of calls and coroutines. A thread keeps some of what is given back, and uses it again.
+/// Memory of calls and coroutines. A thread keeps some of the freed memory and reuses it.
 void* take_memory(std::size_t n);
 void give_memory(void* p, std::size_t n) noexcept;
 
@@ -221,7 +223,7 @@ class promise<void> : public promise_base {
 // Cancel safety: a waiting coroutine can be destroyed, with its task or as a branch of any() that was not the first. Nothing is lost, and
 // what it awaited can be awaited again. This is a rule for everything in this library that can be awaited. A call, a task, a sleep, a
 // function on a pool and a stop go on; the next read() gets the message that arrives; a written message is sent. Only one coroutine at a
-// time can await each; a stream can have one that reads and one that writes. A destroyed task loses what it has already read, so keep it in
+// time can await an object; a stream can have a reader and a writer. A destroyed task loses what it has already read, so keep it in
 // a variable, and await it again.
 
 /// A coroutine that begins when it is first awaited, and gives its value once. Its task owns it. If the coroutine that awaits it is
@@ -300,7 +302,7 @@ inline task<void> detail::promise<void>::get_return_object() {
 
 namespace detail {
 
-/// What awaiting A gives; std::monostate for void.
+/// The result of awaiting A; std::monostate for void.
 template <class A>
 decltype(auto) awaiter_of(A& a) {
   if constexpr (requires { a.operator co_await(); }) return a.operator co_await();
@@ -325,7 +327,7 @@ concept awaitables = std::ranges::forward_range<R&> && requires(R& r) { awaiter_
 template <class R>
 using awaited_of = awaited<decltype(awaitable_of(*std::ranges::begin(std::declval<R&>())))>;
 
-/// How all() and any() keep what they are given: an awaitable that has no name and can be moved is theirs.
+/// How all() and any() keep their arguments: they move an unnamed awaitable that can be moved.
 template <class A>
 using kept = std::conditional_t<!std::is_lvalue_reference_v<A> && std::is_move_constructible_v<A>, A, A&&>;
 
@@ -428,7 +430,7 @@ task<std::variant<awaited<K>...>> any_of(K... awaitables) {
 /// Awaits several things at a time: all of their values, in a tuple. std::monostate stands for void. Tasks begin now; calls have begun
 /// already. An exception of one of them is thrown when all are done.
 ///
-/// What has no name and cannot be moved, such as a call, lives until the end of the expression: await it there.
+/// An unnamed object that cannot be moved, such as a call, lives until the end of the expression: await it there.
 template <detail::awaitable... A>
 task<std::tuple<detail::awaited<A>...>> all(A&&... awaitables) {
   return detail::all_of<detail::kept<A>...>(std::forward<A>(awaitables)...);
@@ -452,15 +454,14 @@ task<std::vector<detail::awaited_of<R>>> all(R& awaitables) {
 }
 
 /// Awaits several things until the first is done: its value, in a variant whose index() says which it was. The others are no longer
-/// awaited. Those that have a name go on, have lost nothing, and can be awaited again; those that have none are destroyed at the end of
-/// the expression.
+/// awaited. Named ones go on and can be awaited again; nothing is lost. Unnamed ones are destroyed at the end of the expression.
 template <detail::awaitable... A>
 task<std::variant<detail::awaited<A>...>> any(A&&... awaitables) {
   return detail::any_of<detail::kept<A>...>(std::forward<A>(awaitables)...);
 }
 
 /// The first of as many things of one kind as there are, at least one, or of pointers to them: its place and its value. The others are no
-/// longer awaited. Take it out before the others are awaited again: its value is gone.
+/// longer awaited. Its value is used up: take it out before the others are awaited again.
 template <detail::awaitables R>
 task<std::pair<std::size_t, detail::awaited_of<R>>> any(R& awaitables) {
   std::vector<std::optional<detail::awaited_of<R>>> values(std::size_t(std::ranges::distance(awaitables)));
@@ -477,7 +478,7 @@ task<std::pair<std::size_t, detail::awaited_of<R>>> any(R& awaitables) {
 }
 
 /// A coroutine that yields values: a handler of a stream of replies may be one. It runs when a value is wanted, and may await in between.
-/// A value that comes when nobody waits any longer is the next one.
+/// A value that comes after a wait was given up goes to the next one.
 template <class T>
 class [[nodiscard]] generator {
  public:

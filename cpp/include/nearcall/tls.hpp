@@ -9,7 +9,7 @@ namespace nearcall {
 
 /// Certificates and keys, in PEM.
 struct tls_options {
-  /// Who is trusted: certificates of authorities. Clients trust the system's if this is empty. Servers ask clients for a certificate if
+  /// The certificates of the trusted authorities. Clients trust the system's if this is empty. Servers ask clients for a certificate if
   /// it is not empty.
   std::string authorities = {};
   /// This side's certificate, with the chain behind it, and its key. Servers need both.

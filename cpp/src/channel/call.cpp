@@ -1,4 +1,4 @@
-// Calls of the client's side: what is kept for another attempt, and how they end.
+// A client's calls: the messages kept for another attempt, and the end.
 #include <nearcall/call.hpp>
 #include <nearcall/server.hpp>
 
@@ -47,7 +47,7 @@ client_call::~client_call() {
   leave();
 }
 
-/// What it was made on is not needed any longer, and may be gone.
+/// Its connection is no longer needed, and may be closed.
 void client_call::leave() {
   if (queued_) on_.forget(*this);
   if (armed()) on_.loop().cancel(*this);
@@ -72,7 +72,7 @@ void client_call::begin(const message* request) {
   request_ = nullptr;
 }
 
-/// Makes the call, also for another time.
+/// Makes the call, the first time or again.
 void client_call::make() {
   on_.make(*this);
   if (!open() && !over_ && deadline_) on_.loop().set(*this, *deadline_);
@@ -174,13 +174,13 @@ void client_call::expired() {
 }
 
 void client_call::on_end(status&& s, metadata&& trailer, bool unprocessed) {
-  if (!std::exchange(established_, true)) attempts_--;  // a connection that could not be made is none
+  if (!std::exchange(established_, true)) attempts_--;  // an attempt without a connection does not count
   if (unprocessed && keeps_ && attempts_ < most_attempts) return make();
   if (extra_ && extra_->policy && retries(s, trailer)) return;
   end(std::move(s), std::move(trailer));
 }
 
-/// The call has ended, as far as connections go.
+/// The call has ended on its connection.
 void client_call::end(status&& s, metadata&& trailer) {
   if (over_) return;
   leave();

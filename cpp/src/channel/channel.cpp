@@ -37,7 +37,7 @@ channel_core::channel_core(driver& d, std::string_view t, channel_options o) : l
 
 channel_core::~channel_core() {
   close();
-  loop_.destroy_residents(services_.get());
+  loop_.destroy_running_handlers(services_.get());
   loop_.cancel(backoff_);
   loop_.cancel(hold_);
 }
@@ -139,7 +139,7 @@ void channel_core::on_vacancy(session& s) {
   if (&s == session_.get()) start_waiting();
 }
 
-/// The session takes no more calls; those that it has go on, in both directions.
+/// The session takes no more calls; its open calls go on, in both directions.
 void channel_core::leave(session& s) {
   if (&s != session_.get()) return;
   leaving_.push_back({std::move(session_), std::exchange(serving_, nullptr)});
@@ -179,7 +179,7 @@ void channel_core::on_end(session& s, const std::string& why) {
   if (connection* c = find(s); c && c->serving) c->serving->ended();  // handlers that run on keep it, and the session may go before them
   if (!current || state_ == state::closed) return;
   if (began) return left(s, why);
-  // Nobody has spoken there: the next address gets its turn, and after the last one the first.
+  // That server has sent nothing: try the next address, and the first after the last.
   skip_ = others_ && !s.hello_seen() ? next_ : 0;
   if (skip_ == 0) return failed("connection error: " + why);
   connect();
@@ -200,7 +200,7 @@ call* channel_core::accept(session& s, wire::head_block& head, status& refusal) 
 void channel_core::close() {
   if (state_ == state::closed) return;
   state_ = state::closed;
-  dialer_.reset();  // at once: it would call this when its address is resolved or its time is up
+  dialer_.reset();  // at once: otherwise it would call this when its address is resolved or its time is up
   const std::string why = "grpc: the client connection is closing";
   while (client_call* c = queue_.first()) {
     queue_.remove(*c);

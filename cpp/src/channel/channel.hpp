@@ -80,7 +80,7 @@ class channel_core final : public session_owner {
   std::size_t skip_ = 0, next_ = 0;                 // addresses of the target: where the next connection begins, and what follows the current one
   bool others_ = false;                             // there are such
   int failures_ = 0;                                // in a row
-  bool brief_ = false;                              // a connection has ended as soon as it had begun, since the last that did not
+  bool brief_ = false;                              // a connection ended at once, and none has lasted since
   clock::time_point dialled_{};                     // when the latest connection was begun
   std::shared_ptr<services> services_ = std::make_shared<services>();
   std::shared_ptr<serving> serving_;

@@ -1,4 +1,4 @@
-// What only some calls of a client need: retries and interceptors.
+// The state that only some calls of a client need: retries and interceptors.
 #pragma once
 
 #include <optional>

@@ -34,12 +34,13 @@ class call_queue {
       c->start(s, p, max_receive);
     }
   }
-  /// Ends a call that no connection was found for.
+  /// Ends a call that got no connection.
   static void end(client_call& c, status s) { c.end(std::move(s), {}); }
   static bool may_start(const client_call& c, const session& s, const wire::profiles& p) {
     if (!s.vacant()) return false;
     if (s.hello_seen()) return true;
-    // What the server takes is not known yet. A call of which no copy is kept might be refused, unless it is the only one.
+    // The server's limits are not known yet. A call without a kept copy starts only if it is the only one, as it might be
+    // refused.
     return c.head_size(p) <= wire::first_block && (c.keeps_a_copy() || s.open_calls() == 0);
   }
 

@@ -38,7 +38,7 @@ class service_config {
  public:
   /// The config of a JSON text; or `error`.
   static std::unique_ptr<service_config> parse(std::string_view json, std::string& error);
-  /// What holds for a method, or null.
+  /// The config of a method, or null.
   const method_config* find(std::string_view method) const;
 
   // Throttling: retries stop while more than half of the tokens are used up.

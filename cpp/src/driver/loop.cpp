@@ -81,7 +81,7 @@ loop::~loop() {
     std::lock_guard lock(handle_->mutex_);
     handle_->loop_ = nullptr;
   }
-  while (residents_) residents_->destroy();
+  while (running_handlers_) running_handlers_->destroy();
   discarded_.clear();
   adopted_.clear();
   if (timer_fd_ >= 0) ::close(timer_fd_);
@@ -99,7 +99,8 @@ void loop::post(std::function<void()> f) {
     std::lock_guard lock(mutex_);
     posted_.push_back(std::move(f));
   }
-  // The loop stores asleep_ and then looks at has_posted_; here it is the other way round, so one of the two sees the other.
+  // The loop stores asleep_ and then loads has_posted_. This thread stores has_posted_ and then loads asleep_. So one of
+  // them sees the other's store.
   has_posted_.store(true);
   if (asleep_.load()) waker_->wake();
 }
@@ -134,7 +135,7 @@ bool loop::take_posted() {
     due.swap(posted_);
     has_posted_.store(false);
   }
-  // One may throw: the others run in the next turn.
+  // If one throws, the others run in the next turn.
   struct rest {
     loop& l;
     std::vector<std::function<void()>>& due;
@@ -151,28 +152,28 @@ bool loop::take_posted() {
 }
 
 void loop::forget(loop_member& m) {
-  // The lists may be being walked.
+  // A caller may be walking the lists.
   for (auto* list : {&dirty_, &awake_})
     for (auto*& entry : *list)
       if (entry == &m) entry = nullptr;
   m.dirty_ = m.awake_ = false;
 }
 
-void loop::enter(resident& r) {
-  r.next_ = residents_;
-  if (residents_) residents_->previous_ = &r;
-  residents_ = &r;
+void loop::enter(running_handler& r) {
+  r.next_ = running_handlers_;
+  if (running_handlers_) running_handlers_->previous_ = &r;
+  running_handlers_ = &r;
 }
-void loop::leave(resident& r) {
-  (r.previous_ ? r.previous_->next_ : residents_) = r.next_;
+void loop::leave(running_handler& r) {
+  (r.previous_ ? r.previous_->next_ : running_handlers_) = r.next_;
   if (r.next_) r.next_->previous_ = r.previous_;
 }
 
-void loop::destroy_residents(const void* owner) {
-  std::vector<resident*> found;
-  for (resident* r = residents_; r; r = r->next_)
+void loop::destroy_running_handlers(const void* owner) {
+  std::vector<running_handler*> found;
+  for (running_handler* r = running_handlers_; r; r = r->next_)
     if (r->owner() == owner && !r->runs()) found.push_back(r);
-  for (resident* r : found) r->destroy();
+  for (running_handler* r : found) r->destroy();
 }
 
 std::string loop::take_buffer() {
@@ -187,8 +188,8 @@ void loop::give_buffer(std::string&& b) {
   buffers_.push_back(std::move(b));
 }
 
-/// Coroutines that are due, and what they and others have to write. What some of them have written leaves before the next ones run, so
-/// that the other side does not wait for all of them.
+/// Runs the coroutines that are due, and writes the output of all sessions. After some coroutines it sends their output, so that the
+/// peer does not wait for all of them.
 bool loop::work() {
   constexpr int before_flush = 8, rounds = 125;
   bool any = false;
@@ -211,7 +212,7 @@ void loop::settle() {
   discarded_.clear();
 }
 
-/// What can be done without waiting.
+/// Does all work that needs no wait.
 bool loop::step() {
   bool any = take_posted();
   if (!stops_.empty() && stopped_.load()) {
@@ -232,7 +233,7 @@ bool loop::step() {
   return any || !ready_.empty();
 }
 
-/// Looks for what arrives for a while: at the memory of awake sessions, or at the descriptors if there are none. It offers the processor
+/// Polls for input for a while: in the memory of awake sessions, or at the descriptors if there are none. It offers the processor
 /// each microsecond or so: the other side may need it.
 bool loop::spin() {
   std::erase(awake_, nullptr);
@@ -261,20 +262,21 @@ bool loop::spin() {
     if (until == clock::time_point{}) until = from_now(options_.spin);
     if (now >= until || (!timers_.empty() && timers_.first() <= now)) break;
     ::sched_yield();
-    // Whoever computes on this processor has had a time slice. A sleeper that is woken does not wait for one.
+    // Another thread has had a time slice on this processor. A sleeper that is woken does not wait for a
+    // time slice.
     if (auto after = clock::now(); after - now > time_slice) {
       pause_ = std::clamp<clock::duration>(2 * pause_, shortest_pause, longest_pause);
       pauses_until_ = after + pause_;
       return true;
     }
   }
-  // After spins that brought nothing, the next 1, 2, 4 ... 64 sleeps begin at once.
+  // After spins without input, the next 1, 2, 4 ... 64 sleeps begin without a spin.
   skip_ = 1u << in_vain_;
   if (in_vain_ < 6) in_vain_++;
   return false;
 }
 
-/// Puts awake sessions to sleep: the other side rings when something arrives, and then they are looked at again. False if something
+/// Puts awake sessions to sleep: the peer sends a wake-up when something arrives, and then the loop polls them again. False if something
 /// has arrived or was posted.
 bool loop::fall_asleep() {
   std::erase(awake_, nullptr);

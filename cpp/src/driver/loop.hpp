@@ -16,7 +16,7 @@
 
 namespace nearcall::detail {
 
-/// The time d from now. A program's "never" is the maximum of any unit, so what is over a century away is the end of the clock.
+/// The time d from now. A program's "never" is the maximum of any unit, so a time over a century away becomes the end of the clock.
 template <class Rep, class Period>
 clock::time_point from_now(std::chrono::duration<Rep, Period> d) {
   constexpr auto century = std::chrono::hours(24 * 365 * 100);
@@ -26,7 +26,7 @@ clock::time_point from_now(std::chrono::duration<Rep, Period> d) {
   return hours <= -century ? now - century : now + std::chrono::duration_cast<clock::duration>(d);
 }
 
-/// How often this process has become another one by fork: a copy of a loop is one of another number.
+/// The number of forks down to this process: the copy of a loop has another number.
 unsigned forks();
 
 /// A binary heap of timers that know their place in it.
@@ -46,7 +46,7 @@ class timer_heap {
   std::vector<timer*> heap_;
 };
 
-/// Told when a descriptor is ready.
+/// Gets a call when a descriptor is ready.
 class io_handler {
  public:
   virtual void on_io(bool readable, bool writable) = 0;
@@ -63,7 +63,7 @@ class poller {
   void add(int fd, io_handler* h);
   void want_writable(int fd, io_handler* h, bool wants);
   void remove(int fd, io_handler* h);
-  /// Waits until `until` at most (for ever if it is null), and calls the handlers of what is ready. False if nothing was.
+  /// Waits until `until` at most (for ever if it is null), and calls the handlers of ready descriptors. False if nothing was.
   bool wait(const clock::time_point* until);
   bool look();
   int fd() const { return fd_; }
@@ -79,8 +79,8 @@ class poller {
 /// A session, as its loop sees it.
 class loop_member {
  public:
-  virtual void flush() = 0;          // writes what there is to write
-  virtual bool look() = 0;           // reads what has arrived; false if nothing has
+  virtual void flush() = 0;          // writes all output
+  virtual bool look() = 0;           // reads all input; false if there is none
   virtual bool has_more() = 0;       // something has arrived (a look at memory, no system call)
   virtual bool fall_asleep() = 0;    // false if something has arrived
   virtual void wake_up() = 0;
@@ -93,17 +93,18 @@ class loop_member {
   bool dirty_ = false, awake_ = false;
 };
 
-/// What is destroyed at the end of a turn, when nothing of it is on the stack.
+/// An object that the loop destroys at the end of a turn, when none of its
+/// functions is on the stack.
 class discardable {
  public:
   virtual ~discardable() = default;
 };
 
-/// A loop, as other threads that may outlive it know it.
+/// The part of a loop that other threads keep. They may outlive it.
 class loop_handle {
  public:
   explicit loop_handle(loop* l) : loop_(l) {}
-  /// Has no effect once the loop is gone.
+  /// Has no effect once the loop has ended.
   void post(std::function<void()> f);
 
  private:
@@ -175,13 +176,13 @@ class loop {
       }
   }
 
-  void enter(resident& r);
-  void leave(resident& r);
-  /// Destroys what belongs to an owner, but for what is on the stack.
-  void destroy_residents(const void* owner);
+  void enter(running_handler& r);
+  void leave(running_handler& r);
+  /// Destroys the handlers of an owner that are not on the stack.
+  void destroy_running_handlers(const void* owner);
 
   bool stop_requested() const { return stopped_.load(); }
-  /// Something goes on because of the stop, which is over when run() returns.
+  /// Records that a coroutine reacts to the stop, so the stop ends when run() returns.
   void take_stop() { stop_taken_ = true; }
   /// Runs something when a stop is requested.
   void on_stop(due& d) {
@@ -194,8 +195,8 @@ class loop {
   std::string take_buffer();
   void give_buffer(std::string&& b);
 
-  /// This process is a child, and the loop a copy of its parent's. It does nothing any more to what the two processes share: descriptors and
-  /// what is behind them, memory, files.
+  /// This process is a child, and the loop a copy of its parent's. It no longer touches anything that the two processes share: descriptors,
+  /// memory, files.
   bool is_copy() const { return forks_ != forks(); }
   std::shared_ptr<loop_handle> handle() { return handle_; }
   nearcall::driver& driver() { return driver_; }
@@ -214,9 +215,9 @@ class loop {
   bool fall_asleep();
   void set_descriptor_timer();
   bool take_posted();
-  /// A stop was requested, and it is for somebody.
+  /// A stop was requested, and somebody waits for it.
   bool stop_due() const { return stopped_.load() && (until_stopped_ || !stops_.empty()); }
-  /// There is something to do again: the descriptor becomes readable, for the loop that waits for it.
+  /// Makes the descriptor readable, because there is something to do again.
   void touched() {
     if (rests_) ring();
   }
@@ -227,18 +228,18 @@ class loop {
   detail::poller poller_;
   timer_heap timers_;
   ready_list ready_;
-  ready_list stops_;           // what waits for a stop
+  ready_list stops_;           // waits for a stop
   bool until_stopped_ = false, stop_taken_ = false;
   int runs_ = 0;               // of run() on the stack
   std::vector<loop_member*> dirty_, awake_;
   std::vector<std::unique_ptr<discardable>> discarded_, adopted_;
-  resident* residents_ = nullptr;
+  running_handler* running_handlers_ = nullptr;
   std::vector<std::string> buffers_;
   detail::spares spares_{*this};
   unsigned turns_ = 0;
   unsigned forks_ = forks();
   bool rests_ = false;  // poll() has found nothing to do
-  unsigned skip_ = 0, in_vain_ = 0;  // spins that are left out, and that brought nothing
+  unsigned skip_ = 0, in_vain_ = 0;  // spins to skip, and spins that found nothing
   clock::duration pause_{0};          // from spinning, while others compute on this processor
   clock::time_point pauses_until_{};
   bool active_ = false;              // something was read or written since the last sleep: an answer may come soon

@@ -6,7 +6,7 @@
 namespace nearcall {
 namespace detail {
 
-/// What the thread of the pool and the thread of the driver share.
+/// The state that the pool's thread and the driver's thread share.
 struct pool_job::shared {
   std::mutex mutex;
   std::condition_variable returned;

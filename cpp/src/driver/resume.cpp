@@ -38,7 +38,7 @@ void resume(std::coroutine_handle<> h, std::uint64_t origin) {
   for (r.at = h; r.at; r.at = std::exchange(r.next, nullptr)) r.at.resume();
 }
 
-/// A coroutine that was resumed by others than resume() does not come back to a loop here when it suspends.
+/// A coroutine that other code has resumed does not return to the loop here when it suspends.
 void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) {
   if (innermost_run && innermost_run->at == from) innermost_run->next = to;
   else resume(to);

@@ -21,7 +21,7 @@ class run {
   static std::uint64_t new_origin();
 
   const std::uint64_t origin;
-  std::coroutine_handle<> at, next;  // the one that runs, and the one that runs when it has suspended
+  std::coroutine_handle<> at, next;  // the running coroutine, and the one to run when it has suspended
 
  private:
   run* const outer_;

@@ -10,15 +10,15 @@
 namespace nearcall::detail {
 
 /// Large objects that calls have left. Calls use their memory again: without it, the system takes pages back after each large message and
-/// clears them for the next one, which takes longer than to copy the message. A loop keeps 64 MiB at most, until it has kept nothing more
-/// for 5 seconds.
+/// clears them for the next one, which takes longer than to copy the message. A loop keeps 64 MiB at most. It frees them when nothing was
+/// added for 5 seconds.
 class spares final : timer {
  public:
   static constexpr std::size_t least = 32 << 10, most = 64 << 20;  // bytes of an object that is kept, and of all
 
   explicit spares(loop& l, std::chrono::milliseconds keeps_for = std::chrono::seconds(5)) : loop_(l), keeps_for_(keeps_for) {}
   ~spares();
-  /// An object that was kept as of this type, or null.
+  /// A kept object of this type, or null.
   void* take(const void* type);
   /// Keeps an object, or destroys it.
   void keep(const void* type, void* object, void (*destroy)(void*), std::size_t bytes);

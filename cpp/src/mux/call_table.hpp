@@ -1,4 +1,4 @@
-// The open calls of a connection by number: open addressing, so that a call needs no memory of its own here.
+// The open calls of a connection by number, with open addressing: a call needs no separate node.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class call_table {
     std::size_t i = slot(number);
     while (slots_[i].call && slots_[i].number != number) i = next(i);
     if (!slots_[i].call) return;
-    // Entries behind the gap move into it if they may stand there.
+    // Later entries move into the gap if their hash allows.
     for (std::size_t j = next(i); slots_[j].call; j = next(j)) {
       std::size_t home = slot(slots_[j].number);
       if (((j - home) & mask()) < ((j - i) & mask())) continue;
@@ -45,7 +45,7 @@ class call_table {
     for (auto& s : slots_)
       if (s.call) f(*s.call);
   }
-  /// Of all calls that are open now: what a walk needs that ends calls.
+  /// A copy of the list of open calls, for a walk that ends calls.
   std::vector<std::uint64_t> numbers() const {
     std::vector<std::uint64_t> all;
     all.reserve(count_);

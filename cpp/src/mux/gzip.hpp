@@ -8,7 +8,7 @@
 
 namespace nearcall::detail::gzip {
 
-/// What a caller accepts in replies, for profiles: `gzip`, or nothing without zlib.
+/// The encodings that a caller accepts, for profiles: `gzip`, or nothing without zlib.
 std::string_view accepted();
 inline bool known(std::string_view encoding) { return encoding == "gzip" && !accepted().empty(); }
 inline bool is_identity(std::string_view encoding) { return encoding.empty() || encoding == "identity"; }

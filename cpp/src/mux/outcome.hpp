@@ -9,7 +9,7 @@
 
 namespace nearcall::detail {
 
-/// What f returns, or the status of what it throws.
+/// The result of f, or the status of its exception.
 template <class F>
 auto without_exceptions(F f) -> decltype(f()) {
 #if defined(__cpp_exceptions)

@@ -1,4 +1,4 @@
-// What a session has to write: frames, and pieces of large messages that stay where they were encoded.
+// The output of a session: frames, and pieces of large messages, which stay where they were encoded.
 #pragma once
 
 #include <deque>
@@ -16,7 +16,7 @@ class encoded_message {
   char* data() const { return bytes_.get(); }
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return capacity_; }
-  /// Room for a message of n bytes. What was there is lost.
+  /// Room for a message of n bytes. The old content is lost.
   void reset(std::size_t n) {
     if (n > capacity_ || !bytes_) {
       bytes_.reset(new char[n]);

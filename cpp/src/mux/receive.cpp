@@ -236,7 +236,7 @@ void session::on_head(std::uint64_t number, reader& r, bool pieces) {
     broken_ = "the number of a new call is not above those before";
     return;
   }
-  bool ignored = drained_;  // above DRAIN's last: it is made elsewhere
+  bool ignored = drained_;  // above DRAIN's last: the peer makes it again elsewhere
   if (!ignored) last_theirs_ = number;
   head_block head = decoder_.head(r, pieces);
   if (r.error() || ignored) return;
@@ -259,7 +259,7 @@ void session::on_head(std::uint64_t number, reader& r, bool pieces) {
   theirs_++;
   c->on_open();
   if (timeout) {
-    // A timeout that no clock holds is none.
+    // A timeout that the clock cannot hold counts as none.
     constexpr std::uint64_t most = std::uint64_t(1) << 52;
     if (timeout < most) loop_.set(*c, clock::now() + std::chrono::microseconds(timeout));
   }
@@ -289,7 +289,7 @@ void session::on_stream(unsigned flags, std::uint64_t number, reader r) {
   call* c = calls_.find(number);
   answered_ |= !theirs;
 
-  // The frame is read to its end whatever becomes of the call.
+  // Read the frame to its end, even if the call has ended.
   header_block header;
   end_block end;
   if (!theirs && (flags & HEAD)) header = decoder_.header(r, pieces);
@@ -389,7 +389,7 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
     return c.on_message(m);
   }
   if ((flags & MESSAGE) && !(flags & MORE)) {
-    whole_message m(bytes, c.compressed_);  // it is decompressed when it is read, so what waits takes no more memory than its credit
+    whole_message m(bytes, c.compressed_);  // decompress it only when it is read, so that it takes no more memory than its credit while it waits
     return c.on_message(m);
   }
   if (flags & MESSAGE) {
@@ -414,7 +414,8 @@ void session::deliver(call& c, unsigned flags, std::string_view bytes, std::uint
   give_back(*all);
 }
 
-/// Memory is allocated as bytes arrive: a size costs its sender nothing.
+/// Allocate memory only as bytes arrive: a peer can announce any size at no
+/// cost.
 void session::add_piece(call& c, std::string_view bytes) {
   if (!c.pieces_) c.pieces_.reset(new pieces);
   pieces& p = *c.pieces_;

@@ -25,7 +25,7 @@ void append(std::string& to, const message& m, std::size_t n) {
 
 }  // namespace
 
-/// A message as it is sent: its own encoding, or what is left of it by compression. An empty message is never compressed.
+/// A message as it is sent: its encoding, compressed or not. An empty message is never compressed.
 struct session::encoded {
   message m;
   std::size_t n;
@@ -46,7 +46,8 @@ struct session::encoded {
   bool may_be_placed() const { return n >= least_place && !flag; }
 };
 
-/// PARTs of a block that does not fit into a frame. The result is its rest, for the STREAM frame.
+/// PARTs of a block that does not fit into a frame. Returns the rest of the block, for the STREAM
+/// frame.
 std::string_view session::parts(std::uint64_t number, std::string_view block) {
   std::string& out = output_.frames();
   while (block.size() > one_frame) {
@@ -290,7 +291,7 @@ void session::enqueue(call& c, outbox::item item) {
   pump(c);
 }
 
-/// Sends of what waits as much as credit and the backlog allow.
+/// Sends queued messages as far as credit and the backlog allow.
 void session::pump(call& c) {
   std::string& out = output_.frames();
   while (sends(c)) {
@@ -381,7 +382,7 @@ void session::forget(call& c) {
   c.session_ = nullptr;
   c.outbox_.reset();
   if (auto p = std::move(c.pieces_)) give_back(*p);
-  touch();  // a session that leaves may be idle now, and a call that waits may begin
+  touch();  // a draining session may be idle now, and a waiting call may begin
 }
 
 void session::expire(call& c) {

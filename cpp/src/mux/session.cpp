@@ -15,12 +15,12 @@ constexpr auto farewell_timeout = 5s;    // for the other side to close after BY
 constexpr std::string_view drain_token = "draining", alive_token = "alive...";
 constexpr std::uint64_t century = std::uint64_t(100) * 365 * 24 * 3600 * 1000;  // in milliseconds
 
-/// A time between PINGs as HELLO has it.
+/// A time between PINGs as it stands in HELLO.
 std::uint64_t in_hello(std::chrono::milliseconds m) { return m.count() <= 0 ? 0 : std::min(std::uint64_t(m.count()), century); }
 
 }  // namespace
 
-/// The times of a connection: one for what is awaited from the other side, one for keepalive.
+/// The timers of a connection: one for an answer of the peer, one for keepalive.
 struct session::keeper {
   struct await final : timer {
     session& s;
@@ -225,7 +225,7 @@ void session::keep_alive() {
       k.waits_for_pong = true;
       next = from_now(options_.keepalive_timeout);
     } else {
-      next = std::min(next, due);  // and no later: the minimum is another one when a call is made
+      next = std::min(next, due);  // and no later: a new call changes the minimum
     }
   }
   loop_.set(k.keepalive, next);
@@ -379,7 +379,7 @@ void session::end_all(const std::string& why, bool unprocessed, nearcall::code f
   if (why_.empty()) why_ = why;
   for (std::uint64_t number : calls_.numbers()) {
     call* c = calls_.find(number);
-    if (!c) continue;  // the end of another one has ended it
+    if (!c) continue;  // the end of another session has ended it
     bool ours = c->ours_;
     bool again = unprocessed && !c->header_seen_ && !c->message_seen_;
     c->established_ = hello_seen_ && !refused_;

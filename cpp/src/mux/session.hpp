@@ -1,5 +1,5 @@
 // A connection: frames in and out, credit, and the calls of both directions (docs/protocol.md). It belongs to one loop, never waits and
-// never throws. What breaks a rule of the protocol is a value, which ends the connection or one call.
+// never throws. It returns a breach of the protocol as a value, which ends the connection or one call.
 #pragma once
 
 #include <deque>
@@ -37,7 +37,7 @@ struct session_options {
   std::chrono::milliseconds min_ping{0}, min_idle_ping{0};  // that the other side has to keep
 };
 
-/// What has arrived of a message in pieces.
+/// The part of a message in pieces that has arrived.
 struct piece_chunk {
   static constexpr std::size_t size = 64 << 10;
   char bytes[size];
@@ -47,7 +47,7 @@ struct pieces {
   std::size_t size = 0;
 };
 
-/// What waits to be sent for a call, in order.
+/// The queued steps of a call, in order.
 struct outbox {
   struct item {
     shared_bytes message;  // null: only an end
@@ -62,7 +62,7 @@ struct outbox {
   bool pieces_in_progress() const { return !items.empty() && items.front().begun; }
 };
 
-/// What the caller's head frame will say.
+/// The content of the caller's head frame.
 struct call_head {
   std::string_view method;
   const wire::profile* profile = nullptr;  // lives as long as the session
@@ -81,7 +81,7 @@ class session_owner {
   virtual void on_hello(session&) {}
   /// The other side takes no more calls.
   virtual void on_draining(session&) {}
-  /// Another call may be made: one has ended, or limits were learned.
+  /// Another call may be made: one has ended, or the peer's limits have arrived.
   virtual void on_vacancy(session&) {}
   /// No calls are open any more, and none can be made.
   virtual void on_end(session&, const std::string& why) = 0;
@@ -130,9 +130,9 @@ class session final : public discardable, loop_member, transport_events {
   void drain();
   /// Says BYE and ends the calls that are open.
   void close(wire::bye_code code, const std::string& why, nearcall::code for_ours = nearcall::code::unavailable);
-  /// Says BYE right after HELLO: the other side has to call elsewhere.
+  /// Says BYE right after HELLO: the peer must call another server.
   void refuse(const std::string& why, wire::bye_code code = wire::BYE_CLOSED);
-  /// Leaves a session that was closed to its loop, until its last bytes are written.
+  /// Hands a closed session to its loop, which writes its last bytes.
   static void abandon(std::unique_ptr<session> s);
   /// The other side said BYE right after its HELLO: it has seen no call.
   bool refused() const { return refused_; }
@@ -225,9 +225,9 @@ class session final : public discardable, loop_member, transport_events {
   /// A frame that answers one of the other side's was appended from `at` on.
   void answered(std::size_t at) { answers_ += output_.frames().size() - at; }
 
-  static constexpr std::size_t high_water = 512 << 10, low_water = 128 << 10;  // of what waits to be written
-  // Nothing but the other side's reading bounds what answers its frames: refused calls, PONG, CREDIT, RETURN. A side that is owed as much
-  // of it, and does not read, is left.
+  static constexpr std::size_t high_water = 512 << 10, low_water = 128 << 10;  // of the queued output
+  // Only the peer's reading bounds the answers to its frames: refused calls, PONG, CREDIT, RETURN. If a peer does not read and
+  // this much waits for it, the session ends.
   static constexpr std::size_t most_answers = 4 << 20;
   static constexpr std::size_t by_reference = 16 << 10;                        // messages from here on are not copied into frames
 

@@ -1,4 +1,4 @@
-// What the bytes of a connection come over: a socket, TLS, or the rings of shared memory.
+// Carries the bytes of a connection: a socket, TLS, or the rings of shared memory.
 #pragma once
 
 #include <cstring>
@@ -46,7 +46,7 @@ class input {
   std::size_t capacity_ = 0, begin_ = 0, end_ = 0;
 };
 
-/// Who is on the other side.
+/// The peer's identity.
 struct peer_identity {
   std::string network;  // unix, tcp, shm
   std::string address;
@@ -55,7 +55,7 @@ struct peer_identity {
   std::string certificate;  // the peer's, in DER, if it was verified
 };
 
-/// Told when a transport may have something.
+/// Gets a call when a transport may have input.
 class transport_events {
  public:
   virtual void on_readable() = 0;
@@ -76,7 +76,7 @@ class transport {
   /// All was written: the other side reads its end.
   virtual void finish_writing() = 0;
 
-  /// Bytes can be exchanged: a handshake is over.
+  /// Bytes can be exchanged: the handshake has ended.
   virtual bool established() const { return true; }
   /// The handshake has agreed on nearcall's protocol.
   virtual bool agreed() const { return false; }
@@ -91,7 +91,7 @@ class transport {
   virtual void attach(loop& l, transport_events& e) = 0;
   virtual void want_writable(bool) {}
 
-  // Memory that both sides see. A looked-at transport needs no system call to be read: the loop looks at it while it is awake.
+  // Memory that both sides see. A polled transport can be read without a system call: the loop polls it while it is awake.
   virtual bool looked_at() const { return false; }
   virtual bool has_more() { return false; }
   /// About to sleep. False if something has arrived.

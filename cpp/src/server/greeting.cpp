@@ -24,7 +24,8 @@ constexpr auto begin_timeout = std::chrono::seconds(20);
 #ifdef __linux__
 
 namespace {
-/// What a connection's segments count for: those of both sides, as a client can make a server pay for its own.
+/// The bytes that a connection's segments count as: those of both sides, because a client can make a server
+/// pay for the client's.
 constexpr std::uint64_t segments = 2 * (shm::control_page + shm::default_ring);
 }  // namespace
 
@@ -70,7 +71,7 @@ void greeting::on_io(bool, bool) {
   }
 }
 
-/// Answers an offer. False if the connection stays a socket. All that may fail is done before: a client whose offer was accepted does not go
+/// Answers an offer. False if the connection stays a socket. All steps that can fail come before the answer: after it the client cannot go
 /// back to the socket.
 bool greeting::answer() {
   std::size_t due;

@@ -1,4 +1,4 @@
-// What a server does with a new connection over a unix socket: it may begin with an offer of shared memory.
+// The beginning of a new connection over a unix socket: the client may offer shared memory.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class greeting final : public discardable, io_handler, timer {
  public:
   /// `done` gets the transport and what of an ordinary beginning has arrived; or null: the client has left. It is called once.
   using done = std::function<void(greeting&, std::unique_ptr<transport>, std::string arrived)>;
-  /// `bound`: of shared memory; null if offers are declined.
+  /// `bound` limits shared memory; null declines all offers.
   greeting(loop& l, descriptor s, std::shared_ptr<shm::budget> bound, done d);
   ~greeting() override;
   clock::time_point begun() const { return begun_; }

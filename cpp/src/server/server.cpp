@@ -36,7 +36,7 @@ struct connection final : session_owner, discardable {
   std::shared_ptr<detail::serving> serving;
 };
 
-/// The connections of one driver. It is used on that driver's thread only, but for `count`.
+/// The connections of one driver. Only that driver's thread uses it, except `count`.
 class home {
  public:
   home(detail::loop& l, std::shared_ptr<const services> s, const server_options& o) : loop(l), table(std::move(s)), options(o) {}
@@ -74,7 +74,7 @@ class home {
     draining_ = true;
     for (auto& c : connections_) c->session->drain();
   }
-  void destroy_handlers() { loop.destroy_residents(table.get()); }
+  void destroy_handlers() { loop.destroy_running_handlers(table.get()); }
   void stop() {
     draining_ = true;
     for (auto& c : std::exchange(connections_, {})) {
@@ -119,11 +119,11 @@ class server_core final : public std::enable_shared_from_this<server_core> {
   struct listener final : io_handler, timer {
     server_core& core;
     target at;
-    descriptor socket;  // before its file: the file goes first
+    descriptor socket;  // closed after its file is removed
     socket_file file;
     nearcall::credentials credentials;
     listener(server_core& c, target t, nearcall::credentials cr) : core(c), at(std::move(t)), credentials(std::move(cr)) {}
-    /// False, and why, if it cannot.
+    /// Returns false and the reason if it cannot.
     bool listen(std::string& error) {
       socket = at.has_file() ? file.listen(at, error) : listen_on(at, error);
       if (!socket) return false;
@@ -171,7 +171,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     }));
   }
 
-  /// Clients that do not go on keep no others out: the oldest leaves if it has said nothing for a while.
+  /// Silent clients keep no others out: the oldest is disconnected if it has sent nothing for a while.
   bool drop_a_greeting() {
     auto oldest = std::min_element(greetings.begin(), greetings.end(), [](auto& a, auto& b) { return a->begun() < b->begun(); });
     if (clock::now() - (*oldest)->begun() < 100ms) return false;
@@ -196,7 +196,7 @@ class server_core final : public std::enable_shared_from_this<server_core> {
     for (auto& h : homes) n += h->count.load();
     return n;
   }
-  /// Somebody is connected, or a handler whose client has left has not returned.
+  /// A client is connected, or the handler of a client that has left still runs.
   bool busy() const { return connections() > 0 || table->running > 0; }
   void each_home(void (home::*f)()) {
     for (auto& h : homes) {
@@ -204,7 +204,8 @@ class server_core final : public std::enable_shared_from_this<server_core> {
       else h->loop.handle()->post([h, f] { ((*h).*f)(); });
     }
   }
-  /// No more clients can connect. Those that have are served: closing the socket would cut them off.
+  /// No more clients can connect. Serve the connected ones first: closing the socket would cut them
+  /// off.
   void stop_listening() {
     for (auto& l : listeners) {
       l->file.remove();
@@ -239,7 +240,7 @@ task<void> stop_gracefully(std::shared_ptr<server_core> core, std::chrono::nanos
   }
   core->drop_greetings();
   core->each_home(&home::stop);
-  // Handlers that were cancelled may return now. The last bytes leave before the caller goes on, as it may end the process.
+  // Handlers that were cancelled may return now. Send the last bytes before the caller goes on, as it may end the process.
   co_await core->loop.driver().sleep_for(std::chrono::microseconds(0));
   core->each_home(&home::destroy_handlers);
 }

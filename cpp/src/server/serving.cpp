@@ -208,7 +208,7 @@ void server_call::request_stop() {
 
 bool server_call::on_deadline() {
   cancel(code::deadline_exceeded, "the deadline has passed");
-  bool returned = references_ == 1;  // and what it has left waits for credit
+  bool returned = references_ == 1;  // and the rest waits for credit
   return started_ && !starter_.pending() && !returned;
 }
 
@@ -218,7 +218,7 @@ void server_call::on_end(status&&, metadata&&, bool) {
     serving_->unqueue(*this);
     release();
   } else if (starter_.pending()) {
-    // Its handler was about to run. It would run for nobody.
+    // The call's handler was about to run. Nobody waits for its reply.
     starter_.drop();
     serving_->finished();
     release();

@@ -33,7 +33,8 @@ class services final : public method_table {
   std::unordered_map<std::string, std::unique_ptr<method_handler>, wire::string_hash, std::equal_to<>> methods_;
 };
 
-/// A connection whose other side makes calls. Handlers keep it, as they may run on when the connection has ended; then it has no session.
+/// A connection whose other side makes calls. Handlers keep it alive, because they may run on after the connection has ended. Then it has
+/// no session.
 class serving final : public std::enable_shared_from_this<serving>, public caller {
  public:
   serving(session& s, std::shared_ptr<const services> table, std::uint64_t limit, detail::loop& l);
@@ -52,7 +53,7 @@ class serving final : public std::enable_shared_from_this<serving>, public calle
   friend class server_call;
   void begin(server_call& c);     // its handler, when one more may run
   void finished();                // a handler
-  void left();                    // the same, and no other one begins
+  void left();                    // when one more may run, and no other one begins
   void unqueue(server_call& c);
   void make(client_call& c) override;
   void forget(client_call& c) override { calls_.remove(c); }

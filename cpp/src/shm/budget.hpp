@@ -11,7 +11,7 @@ class budget {
  public:
   explicit budget(std::uint64_t limit) : limit_(limit) {}
 
-  /// The segments of a connection.
+  /// Takes the bytes of a connection's segments; false if the bound has no room.
   bool take_segments(std::uint64_t n) {
     if (used_.fetch_add(n) + n <= limit_) return true;
     used_ -= n;
@@ -19,8 +19,8 @@ class budget {
   }
   void give_segments(std::uint64_t n) { used_ -= n; }
 
-  /// n more bytes of slabs for a connection that has `own`. All slabs of one come to at most a quarter of what they leave to others, and
-  /// an eighth of the bound is left for segments.
+  /// n more bytes of slabs for a connection that has `own`. The slabs of one connection take at most a quarter of the memory that they
+  /// leave to others. An eighth of the bound is kept for segments.
   bool take_slabs(std::uint64_t own, std::uint64_t n) {
     std::uint64_t for_slabs = limit_ - limit_ / 8, others = slabs_ > own ? slabs_ - own : 0;
     if (others + own + n > for_slabs || own + n > (for_slabs - others) / 4) return false;

@@ -1,4 +1,5 @@
-// What the two sides say before a connection is shared memory (docs/shm.md, Set-up): bytes only.
+// The bytes that both sides exchange before a connection becomes shared memory (docs/shm.md,
+// Set-up).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ std::string format(const answer& a);
 /// How much of a message is there: it is complete, more bytes are due, or it is something else.
 enum class progress { complete, more, other };
 
-/// Reads an offer from the beginning of `bytes`. `due` is how many bytes it has as far as is known. An offer that is complete and says
-/// nothing has version 0.
+/// Reads an offer from the beginning of `bytes`. `due` is the number of its bytes that is known so far. A complete offer without content
+/// has version 0.
 progress read_offer(std::string_view bytes, std::size_t& due, offer& o);
 /// Reads an answer in the same way. `wrong` is the rule that a complete answer breaks, or null.
 progress read_answer(std::string_view bytes, std::size_t& due, answer& a, const char*& wrong);

@@ -50,7 +50,7 @@ class mapping {
   std::size_t length() const { return length_; }
   /// A word that the other process sees.
   std::atomic_ref<std::uint64_t> word(std::size_t at) const { return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(bytes_ + at)); }
-  /// Allocates pages that are going to be written: a write to a page that the system does not have ends a process.
+  /// Allocates pages before they are written: if the system has no page left, a write ends the process.
   bool allocate(std::size_t at, std::size_t n) const;
   /// Gives pages back to the system.
   void free_pages(std::size_t at, std::size_t n) const;

@@ -46,9 +46,9 @@ class rings {
   bool see_head();
   mapping own_, peer_;
   std::uint64_t ring_ = 0;
-  // This side's cursors. What the other side sees are copies.
+  // This side's cursors. The peer sees copies of these.
   std::uint64_t sent_ = 0, taken_ = 0;
-  std::uint64_t head_ = 0;             // what the peer has taken, as seen last
+  std::uint64_t head_ = 0;             // how much the peer has taken, as seen last
   std::uint64_t asleep_ = 0, wants_ = 0;
   std::uint64_t woken_ = 0, woken_for_room_ = 0;  // the waits of the peer that wake-ups were sent for
   std::uint64_t allocated_ = 0;

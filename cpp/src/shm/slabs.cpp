@@ -69,7 +69,7 @@ bool peer_slabs::copy(char* to, std::size_t n, std::uint64_t place) {
   constexpr std::size_t page = 4096;
   if (!area_) area_ = mapping::of(fd_, at_, length_, false);
   if (area_) {
-    // A page that is not there would be allocated by reading it through the mapping, and charged to this side.
+    // Reading through the mapping would allocate a missing page, and charge it to this side.
     unsigned char present[(64 << 10) / page + 1];
     std::size_t begin = place & ~(page - 1), pages = (place + n - begin + page - 1) / page;
     bool all = pages <= sizeof present && ::mincore(area_.bytes() + begin, pages * page, present) == 0;

@@ -13,7 +13,7 @@
 
 namespace nearcall::detail::shm {
 
-/// The slabs that this side cuts from its part of the memory. What is free and what is in use is known only here.
+/// The slabs that this side cuts from its part of the memory. Only this side knows which slabs are free.
 class own_slabs {
  public:
   /// The bound holds for the slabs of all connections that share it.
@@ -43,7 +43,7 @@ class peer_slabs {
  public:
   peer_slabs() = default;
   peer_slabs(int fd, std::uint64_t at, std::uint64_t length) : fd_(fd), at_(at), length_(length) {}
-  /// The rule that a message's place breaks, or null: then it is taken. `own` is what this side has allocated of the file.
+  /// The rule that a message's place breaks, or null: then it is taken. `own` is how many bytes of the file this side has allocated.
   const char* take(std::uint64_t n, std::uint64_t place, std::uint64_t own);
   void release(std::uint64_t n, std::uint64_t place);
   /// Copies a message, or a part of it. False if it cannot be read.

@@ -11,7 +11,7 @@
 
 namespace nearcall::detail::shm {
 
-/// What the two sides of a connection need: the socket of the set-up, the one for room, and the memory.
+/// The resources of a connection: the socket of the set-up, the socket for room, and the memory.
 struct parts {
   descriptor data, room, memory;
   layout l;

@@ -81,7 +81,8 @@ namespace {
 descriptor new_socket(int family) { return descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 descriptor accepted(int listens) { return descriptor(::accept4(listens, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); }
 #else
-// A child that another thread starts in between inherits the descriptor: these systems have no better way.
+// If another thread starts a child in between, it inherits the descriptor: these systems have no better
+// way.
 descriptor set_flags(descriptor s) {
   if (!s) return s;
   ::fcntl(s.get(), F_SETFD, FD_CLOEXEC);
@@ -94,7 +95,7 @@ descriptor accepted(int listens) { return set_flags(descriptor(::accept(listens,
 
 void prepare(int fd) {
   int one = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for unix sockets, which need it not
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for unix sockets, which do not need it
 #ifdef SO_NOSIGPIPE
   ::setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
 #endif

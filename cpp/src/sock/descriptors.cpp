@@ -56,7 +56,8 @@ long number_in(const char* file, long otherwise) {
   return f && std::fscanf(f.get(), "%ld", &n) == 1 ? n : otherwise;
 }
 
-/// Whether this user namespace knows all users: then no user stands for others.
+/// Whether this user namespace knows all users, so that no user stands for
+/// others.
 bool knows_all_users() {
   std::unique_ptr<FILE, int (*)(FILE*)> f(std::fopen("/proc/self/uid_map", "re"), std::fclose);
   long inside, outside, count;

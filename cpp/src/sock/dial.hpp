@@ -16,7 +16,7 @@ namespace nearcall::detail {
 class security {
  public:
   virtual ~security() = default;
-  /// What is wrong with the program's certificates; empty if nothing is.
+  /// The error of the program's certificates, or empty.
   virtual std::string error() const = 0;
   /// The transport of a connected socket. A client gives the name that the server's certificate has to have.
   virtual std::unique_ptr<transport> secure(descriptor s, const std::string& server_name) const = 0;
@@ -32,7 +32,7 @@ class dialer final : public discardable, io_handler, timer {
  public:
   using done = std::function<void(std::unique_ptr<transport>, std::string error)>;
   /// `done` is called once, from the loop; not after the dialer was destroyed.
-  /// `bound`: of shared memory; null if none is offered. `skip`: how many of the addresses are left out.
+  /// `bound` limits shared memory; null offers none. `skip` is how many addresses to leave out.
   dialer(loop& l, const target& t, std::shared_ptr<shm::budget> bound, const security* s, std::size_t skip, done d);
   ~dialer() override;
   /// The place of the address that was taken, and how many come after it.

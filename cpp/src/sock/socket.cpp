@@ -51,7 +51,7 @@ class socket final : public transport, io_handler {
       if (n >= 0) return std::size_t(n);
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        // What the other side wrote before it left is still read.
+        // Bytes that the peer wrote before it left are still read.
         failed_ = true;
         std::size_t all = 0;
         for (auto& b : bytes) all += b.iov_len;

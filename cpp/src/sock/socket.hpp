@@ -12,7 +12,7 @@ namespace nearcall::detail {
 std::unique_ptr<transport> socket_transport(descriptor s, std::string network);
 /// The user of the process at the other end of a unix socket, or -1.
 long peer_user(int fd);
-/// Who is at the other end of a socket.
+/// The identity of a socket's peer.
 peer_identity identify(int fd, std::string network);
 
 }  // namespace nearcall::detail

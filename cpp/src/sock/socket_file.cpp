@@ -22,7 +22,7 @@ constexpr auto lock_for_listen = 10s, lock_for_remove = 1s;
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-/// The lock of a path: an flock on a file beside the socket's. That of a process that has died is free.
+/// The lock of a path: an flock on a file beside the socket's. If the holder has died, the lock is free.
 class lock {
  public:
   lock(const std::string& path, std::chrono::seconds patience) : path_(path + lock_suffix) {
@@ -48,7 +48,7 @@ class lock {
       }
     }
   }
-  /// The file goes while it is locked: who locks it next sees that it is gone, and opens a new one.
+  /// Remove the file while it is locked: the next holder sees that it is gone, and opens a new one.
   ~lock() {
     if (file_) ::unlink(path_.c_str());
   }
@@ -56,7 +56,7 @@ class lock {
   const std::string& error() const { return error_; }
 
  private:
-  /// The holder before may have removed its file.
+  /// The previous holder may have removed its file.
   bool is_current(int fd) const {
     struct stat mine, now;
     return !::fstat(fd, &mine) && !::lstat(path_.c_str(), &now) && same_file(mine, now);

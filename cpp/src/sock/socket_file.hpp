@@ -24,7 +24,7 @@ class socket_file {
   ~socket_file() { remove(); }
   /// A socket that listens on a target with a file, in place of a file that nobody listens on.
   descriptor listen(const target& t, std::string& error);
-  /// Removes the file, unless another one has taken its place.
+  /// Removes the file if it was not replaced.
   void remove();
   /// The file belongs to another process.
   void forget() { path_.clear(); }

@@ -35,7 +35,7 @@ using ssl_ptr = owned<SSL, SSL_free>;
 void free_bio(BIO* b) { BIO_free_all(b); }
 using bio_ptr = owned<BIO, free_bio>;
 
-/// What OpenSSL says about its last error.
+/// The text of OpenSSL's last error.
 std::string last_error() {
   unsigned long e = ERR_peek_error();
   const char* text = ERR_reason_error_string(e);
@@ -119,7 +119,7 @@ class tls_transport final : public transport, io_handler {
       to.put(std::size_t(n));
       all += std::size_t(n);
       if (all < 1 << 20) continue;
-      // What OpenSSL holds already makes no descriptor readable.
+      // Bytes that OpenSSL has read already make no descriptor readable.
       loop_->post([self = self_] {
         if (*self) (*self)->events_->on_readable();
       });

@@ -20,7 +20,7 @@ bool is_key(std::string_view k) {
 
 bool is_value(std::string_view key, std::string_view value) { return key.ends_with("-bin") || !has_controls(value); }
 
-/// Keys whose content has a place of its own in the protocol. They are not sent and not delivered.
+/// Keys that the protocol encodes in their own fields. They are not sent and not delivered.
 bool is_reserved(std::string_view k) {
   if (k.starts_with(':')) return true;
   for (std::string_view r : {"content-type", "user-agent", "te", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status",

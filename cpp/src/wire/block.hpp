@@ -18,7 +18,7 @@ namespace nearcall::wire {
 constexpr std::size_t table_size = 65536;   // of the names and profiles of one direction
 constexpr std::size_t string_cost = 32;     // of each string, in the size of a block and in the table
 
-/// What the calls of one channel have in common.
+/// The properties that all calls of a channel share.
 struct profile {
   std::string authority, agent, subtype, encoding, accept;
   bool operator==(const profile&) const = default;
@@ -46,8 +46,8 @@ std::uint64_t size_of(const metadata& m);
 std::uint64_t head_size(std::string_view method, const profile& p, const metadata& m);
 std::uint64_t end_size(const status& s, const metadata& trailer);
 
-/// The rule that metadata breaks which a user wants to send, with the key; empty if there is none. As in gRPC it is one for a call and for a
-/// header, and HTTP/2's for a trailer.
+/// The rule that a user's metadata breaks, with the key; empty if it breaks none. As in gRPC, a call's metadata and a header have
+/// stricter rules than HTTP/2's, which apply to a trailer.
 std::string wrong_metadata(const metadata& m);
 std::string wrong_trailer(const metadata& m);
 bool has_controls(std::string_view s);
@@ -55,13 +55,13 @@ bool is_utf8(std::string_view s);
 /// s with U+FFFD in place of each byte that is not UTF-8.
 std::string to_utf8(std::string_view s);
 
-/// What a serialized google.rpc.Status says, as far as the protocol needs it.
+/// The parts of a serialized google.rpc.Status that the protocol needs.
 struct rpc_status {
   bool valid = false;
   std::int32_t code = 0;
   std::uint64_t details = 0;  // entries
 };
-/// `details` gets the entries, which the bytes hold.
+/// `details` gets views of the entries in the bytes.
 rpc_status read_rpc_status(std::string_view bytes, std::vector<std::string_view>* details = nullptr);
 
 /// Writes blocks. It holds the names and profiles that this direction of a connection has numbered.
@@ -101,7 +101,7 @@ struct end_block {
   const char* wrong = nullptr;
 };
 
-/// Reads blocks. It holds the names and profiles of the other side. What breaks a rule of the connection is the reader's error.
+/// Reads blocks. It holds the names and profiles of the other side. A breach of the connection's rules becomes the reader's error.
 class decoder {
  public:
   explicit decoder(std::uint64_t limit) : limit_(limit) {}

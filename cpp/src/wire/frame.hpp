@@ -12,7 +12,7 @@ namespace nearcall::wire {
 constexpr std::string_view line = "nearcall/1\n";
 constexpr std::string_view shm_line = "nearcall/1 shm\n";
 constexpr std::string_view answer = "nearcall\n";  // to the question
-constexpr std::size_t max_frame = 65535;         // what a frame's length says at most
+constexpr std::size_t max_frame = 65535;         // the maximum of a frame's length
 constexpr std::size_t first_window = 65536;      // the windows until HELLO has arrived
 constexpr std::size_t first_block = 16384;       // the largest block until HELLO has arrived
 constexpr std::size_t message_cost = 5;          // of credit, for each message besides its bytes
@@ -39,12 +39,12 @@ enum bye_code : std::uint64_t { BYE_DONE = 0, BYE_PROTOCOL = 1, BYE_PINGS = 2, B
 
 /// Whether a client asks which protocol the server speaks: HTTP/2's preface and SETTINGS with one setting of nearcall's.
 enum class asks { no, maybe, yes };
-/// `due`: how many bytes the question has; of `maybe`, how many have to arrive before more is known.
+/// `due` is the size of the question, or for `maybe` how many bytes must arrive to decide.
 asks read_question(std::string_view begins, std::size_t& due);
 
 constexpr std::uint64_t no_calls = 1;  // HELLO's features: the sender takes no calls
 
-/// Reads what a frame holds. After an error every read gives nothing, and error() names the rule that was broken.
+/// Reads the content of a frame. After an error every read gives nothing, and error() names the rule that was broken.
 class reader {
  public:
   reader() = default;

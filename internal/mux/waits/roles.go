@@ -11,8 +11,8 @@ import "sync/atomic"
 //
 // One goroutine at a time reads, for all calls: either the read loop, a goroutine of the session,
 // or the reading caller, which waits for the peer. While the read loop runs a handler, no goroutine
-// reads. The goroutine that holds the write lock writes for all calls. It is the one that has
-// queued something, or the writer, a goroutine of the session that may block.
+// reads. The goroutine that holds the write lock writes for all calls. That goroutine has queued
+// something, or it is the writer, a goroutine of the session that may block.
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
@@ -64,14 +64,14 @@ type Task byte
 
 const (
 	WakeReadLoop   Task = 1 << iota
-	StartReadLoop       // start a new read loop, in place of the one that runs a handler
+	StartReadLoop       // start a new read loop, while the old one runs a handler
 	StartIdleTimer      // WakeReadLoop follows if no goroutine reads for a while
 	InterruptRead       // interrupt the reading caller's read
 	WakeWriter
 )
 
-// CrowdLasts is for how many reads the read loop stays after several goroutines have waited at the
-// same time.
+// CrowdLasts is the number of reads for which the read loop stays after several goroutines have
+// waited at the same time.
 const CrowdLasts = 64
 
 // NeedReader makes sure that a goroutine reads. A goroutine that is about to wait for the peer, or
@@ -100,11 +100,11 @@ func (r *Roles) Wait() Task {
 func (r *Roles) Woken() { r.Waiting-- }
 
 // CallerMayRead reports whether a caller that has to wait may read instead. Such a caller reads its
-// own reply, because no other goroutine waits for the peer: if one did, the connection would
-// already have a reader.
+// own reply, because no other goroutine waits for the peer. Otherwise the connection would already
+// have a reader.
 func (r *Roles) CallerMayRead() bool { return r.Reader == Nobody }
 
-// ReadAsCaller makes a caller the one that reads.
+// ReadAsCaller makes a caller the reading caller.
 func (r *Roles) ReadAsCaller() {
 	r.Reader = Caller
 	atomic.StoreUint32(&r.mustStop, 0)
@@ -113,7 +113,7 @@ func (r *Roles) ReadAsCaller() {
 // MustStop reports whether the reading caller was told to stop. It needs no lock.
 func (r *Roles) MustStop() bool { return atomic.LoadUint32(&r.mustStop) != 0 }
 
-// StopCaller tells the reading caller to stop, because what it waits for has happened.
+// StopCaller tells the reading caller to stop, because its wait is over.
 func (r *Roles) StopCaller() Task {
 	atomic.StoreUint32(&r.mustStop, 1)
 	return r.Interrupt()
@@ -184,12 +184,12 @@ func (r *Roles) RunHandler(more bool) {
 	r.BatchReplies = r.BatchReplies || more
 }
 
-// A read loop calls Returned after its handler has returned, unless another goroutine has become
-// the read loop meanwhile. In that case the calling goroutine ends instead.
+// A read loop calls Returned after its handler has returned, if it is still the read loop. If
+// another goroutine has become the read loop, this goroutine ends instead.
 func (r *Roles) Returned() { r.Reader = ReadLoop }
 
-// CallWriter wakes the writer to write what is queued, or to end the session. lost says that
-// nothing more can be written.
+// CallWriter wakes the writer to write queued frames, or to end the session. lost says that nothing
+// more can be written.
 func (r *Roles) CallWriter(lost bool) Task {
 	if r.WriteLock == Free {
 		r.WriteLock = Called

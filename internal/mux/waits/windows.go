@@ -12,8 +12,8 @@ package waits
 //     Receiver.Window plus Receiver.Advance. The sender has Receiver.Credit left.
 //   - Taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a
 //     sender that has no credit left is ahead by the promise or more.
-//   - A sender waits only if it has no credit left for what it has queued, or if it has queued
-//     all that may wait to be written.
+//   - A sender waits only if its credit does not suffice for its queued messages, or if the queue
+//     is full.
 
 // Granted returns the window that a receiver grants at first, if it promises window bytes.
 func Granted(window int) int { return window + window/2 }
@@ -21,7 +21,7 @@ func Granted(window int) int { return window + window/2 }
 // A Receiver is the receiving side of a call's direction. All fields count bytes.
 type Receiver struct {
 	Window  int // how much the peer may send before credit is returned
-	Credit  int // what the peer has left
+	Credit  int // the peer's remaining credit
 	Taken   int // credit of received messages that was not returned yet
 	Advance int // granted beyond the window for one message, deducted from later returns
 }
@@ -59,8 +59,8 @@ func (r *Receiver) ForMessage(missing, limit int) (grant int) {
 	return short
 }
 
-// How much may wait to be written, regardless of credit. The message that reaches a limit is still
-// queued.
+// Limits of the queues of messages, regardless of credit. The message that reaches a limit is
+// still queued.
 const (
 	MaxBacklog = 256 << 10 // per stream, in bytes
 	MaxWaiting = 1024      // per stream, in messages

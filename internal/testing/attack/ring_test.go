@@ -35,15 +35,15 @@ var errDeclined = errors.New("the server declines")
 // A ring is the client's end of a connection over shared memory. It is as simple as
 // possible: a writer polls for room instead of waiting for a wake-up.
 type ring struct {
-	data         *net.UnixConn
-	room         int // the room socket
-	memory       int // the memfd
-	slabsAt      int64
-	slabs        int64
-	mine, theirs []byte // segments
-	sent, taken  uint64
-	rung, roomed uint64 // the peer's last sleep, and its last wait for room, that this side has rung for
-	until        time.Time
+	data          *net.UnixConn
+	room          int // the room socket
+	memory        int // the memfd
+	slabsAt       int64
+	slabs         int64
+	mine, theirs  []byte // segments
+	sent, taken   uint64
+	woken, roomed uint64 // the peer's last sleep, and its last wait for room, that this side has sent a wake-up for
+	until         time.Time
 }
 
 func (r *ring) word(segment []byte, at int) *atomic.Uint64 {
@@ -148,13 +148,13 @@ func (r *ring) Write(b []byte) (n int, err error) {
 	return n, r.wake()
 }
 
-// wake rings the data bell for a peer that sleeps, once for each sleep.
+// wake sends a wake-up over the data socket to a peer that sleeps, once for each sleep.
 func (r *ring) wake() error {
 	asleep := r.word(r.theirs, atAsleep).Load()
-	if asleep&1 == 0 || asleep == r.rung {
+	if asleep&1 == 0 || asleep == r.woken {
 		return nil
 	}
-	r.rung = asleep
+	r.woken = asleep
 	raw, err := r.data.SyscallConn()
 	if err != nil {
 		return err
@@ -193,8 +193,8 @@ func (r *ring) Read(b []byte) (int, error) {
 		asleep := r.word(r.mine, atAsleep)
 		asleep.Add(1)
 		if r.word(r.theirs, atTail).Load() == r.taken {
-			var bells [64]byte
-			_, err := r.data.Read(bells[:])
+			var wakeUps [64]byte
+			_, err := r.data.Read(wakeUps[:])
 			ended = err != nil
 		}
 		asleep.Add(1)

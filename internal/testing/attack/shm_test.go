@@ -48,10 +48,10 @@ var shmAttacks = []*Attack{
 		Run:    emptyPlaces,
 	},
 	{
-		Name: "shm-bells", Path: overShm, Full: 1_000_000, Short: 50_000,
-		What:   "%s writes of 64 bells",
+		Name: "shm-wake-ups", Path: overShm, Full: 1_000_000, Short: 50_000,
+		What:   "%s writes of 64 wake-ups",
 		Before: "p99 of 63 ms",
-		Run:    bells,
+		Run:    wakeUps,
 	},
 	{
 		Name: "shm-hoard", Path: overShm, Full: 17, Short: 17,
@@ -238,8 +238,8 @@ func emptyPlaces(a *Attacker) error {
 	return nil
 }
 
-// bells rings for nothing, and connects again when the server hangs up.
-func bells(a *Attacker) error {
+// wakeUps sends wake-ups for nothing, and connects again when the server disconnects.
+func wakeUps(a *Attacker) error {
 	var many [64]byte
 	var r *ring
 	for range a.Count {

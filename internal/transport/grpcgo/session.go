@@ -55,7 +55,7 @@ func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link
 	return s
 }
 
-// sessionOf returns a session that retires when conn is not ready any more, and closes it at the
+// sessionOf returns a session that retires when conn is no longer ready, and closes conn at the
 // end.
 func sessionOf(conn *grpc.ClientConn, authority string, peer link.Peer) *Session {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -118,9 +118,10 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	return nil
 }
 
-// dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. The
-// key of details is its handler's if st has none. It reports whether the trailer had no
-// content-type: if there was no header, either, gRPC's server has not answered.
+// dropOwnKeys removes what grpc-go has added to the trailer of a call that has ended with st. If
+// st has no details, the key for details was set by the handler, and stays. It reports whether
+// the trailer had no content-type. Without a header and a content-type no gRPC server has
+// answered.
 func dropOwnKeys(trailer metadata.MD, st *status.Status) (local bool) {
 	_, answered := trailer["content-type"]
 	delete(trailer, "content-type")
@@ -191,7 +192,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 
 var streamDesc = grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerStreams: true}
 
-// optionsOf returns the call options that make a call of grpc-go as o says.
+// optionsOf returns the call options of grpc-go for a call with the header o.
 func (s *Session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 	limit := o.MaxReply
 	if limit == 0 {
@@ -229,7 +230,7 @@ func (s *Session) retire(reason error) {
 	s.endIfIdle()
 }
 
-// endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
+// endIfIdle closes grpc-go's connection once no new calls can be made and no call runs.
 func (s *Session) endIfIdle() {
 	s.mu.Lock()
 	ends := s.refusal != nil && len(s.live) == 0 && s.unary == 0 && !link.IsClosed(s.ended)

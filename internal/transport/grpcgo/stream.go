@@ -58,7 +58,7 @@ type stream struct {
 
 	// Used only by the goroutine that receives.
 	headerKnown bool
-	late        bool // what Recv receives next has arrived after the deadline
+	late        bool // the next frame for Recv has arrived after the deadline
 
 	ended bool // the end was received, or the stream aborted; guarded by mu
 }

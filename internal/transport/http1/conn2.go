@@ -28,8 +28,8 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 		return
 	}
 	c.startAge()
-	// The error does not tell whether package http has taken the connection before it was shut
-	// down.
+	// The error is ignored: it does not tell whether package http took the connection before
+	// the shutdown.
 	lis := &single{conn: c}
 	_ = c.http.Serve(lis)
 	if lis.conn != nil {
@@ -123,7 +123,7 @@ func (c *conn2) checkDrainedLocked() {
 }
 
 // A conn2 is the connection of HTTP/2 that package http uses. It sees the frames of both
-// directions, and can write frames of its own between those of package http.
+// directions, and can write its own frames between those of package http.
 //
 // Invariant: when package http reads a frame's head, it has processed all frames before.
 // It implements [net.Conn].
@@ -138,14 +138,14 @@ type conn2 struct {
 
 	// Used by the goroutine that reads.
 	in    *bufio.Reader
-	ready []byte // what package http may read before the rest of in
+	ready []byte // bytes that package http may read before the rest of in
 	left  int    // how many bytes of in belong to the preface or the current frame
 	begun bool   // a frame has come
 	last  uint32 // the client's last stream
 
 	out   sync.Cond // for busy
 	busy  bool      // a write goes on
-	sent  cursor    // what package http has written
+	sent  cursor    // bytes that package http has written
 	extra []byte    // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
@@ -176,8 +176,8 @@ const leaveTime = 5 * time.Second
 var leavePing = []byte("nearcall")
 
 // leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
-// GOAWAY refuses none. When the client has answered the PING behind it, all requests that it has
-// made before have come, and package http tells it which was the last. why is for people.
+// GOAWAY refuses none. When the client has answered the PING after the GOAWAY, all its earlier
+// requests have arrived, and package http names the last one. why is a text for people.
 func (c *conn2) leave(why string) {
 	c.mu.Lock()
 	if c.leaving != nil || c.over {
@@ -211,7 +211,8 @@ func (c *conn2) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// nextFrame looks at the next frame of the client. The error is why there is no further one.
+// nextFrame looks at the next frame of the client. The error is the reason if there is no
+// further frame.
 func (c *conn2) nextFrame() error {
 	const most = 100 * settingSize // of SETTINGS that package http accepts
 	head, err := c.in.Peek(frameHead)
@@ -260,7 +261,7 @@ func (c *conn2) pinged() bool {
 }
 
 // endCalmly ends the connection of a client that sends too many PINGs, as gRPC's servers do. The
-// client has some time to read why.
+// client has some time to read the reason.
 func (c *conn2) endCalmly() error {
 	logger.Infof("the server closes the connection of %v: too many pings", c.RemoteAddr())
 	c.tell(goAway(c.last, enhanceYourCalm, "too_many_pings"))
@@ -290,7 +291,7 @@ func (c *conn2) Write(b []byte) (n int, err error) {
 	return n + more, err
 }
 
-// writeLocked writes what package http writes. The connection is busy, and is not locked meanwhile.
+// writeLocked writes b for package http. The connection is busy, and is not locked meanwhile.
 func (c *conn2) writeLocked(b []byte) (int, error) {
 	after := c.sent
 	speaks, leaves := after.move(b)
@@ -330,7 +331,7 @@ func (c *conn2) writeExtraLocked() (err error) {
 	return err
 }
 
-// releaseLocked ends a write. No frame stays behind that could be written.
+// releaseLocked ends a write. It leaves no frame that could be written.
 func (c *conn2) releaseLocked() {
 	_ = c.writeExtraLocked()
 	c.busy = false

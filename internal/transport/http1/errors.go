@@ -14,7 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// statusOf returns the status of a call that reason has ended before its handler did.
+// statusOf returns the status of a call that reason has ended before its handler
+// returned.
 func statusOf(reason error) *status.Status {
 	code := codes.Unavailable
 	switch {

@@ -40,7 +40,7 @@ func peerOf(r *http.Request) link.Peer {
 	} else if local {
 		p.Addr = &net.UnixAddr{Net: "unix", Name: r.RemoteAddr}
 	} else {
-		p.Addr = remote(r.RemoteAddr) // what middleware has set
+		p.Addr = remote(r.RemoteAddr) // the header that middleware has set
 	}
 	switch {
 	case r.TLS != nil:
@@ -59,9 +59,9 @@ func (a remote) String() string { return string(a) }
 
 var errAnswered = errors.New("the request was answered")
 
-// end ends the session after the answer was written. It waits for the handler, as package http
-// limits the requests of a connection that it serves at a time: otherwise a client could make
-// calls and reset them faster than handlers return.
+// end ends the session after the answer was written. It waits for the handler, so that package
+// http's limit of concurrent requests counts it: otherwise a client could make and reset calls
+// faster than handlers return.
 func (e *exchange) end() {
 	s := e.session
 	s.mu.Lock()

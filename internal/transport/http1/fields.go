@@ -11,7 +11,7 @@ import (
 )
 
 // Package http makes a map entry of some 150 bytes from each field of a header, and a field can be
-// as short as three bytes. So the number of fields is limited as well as their bytes.
+// as short as three bytes. So both the number of fields and their bytes are limited.
 // MaxHeaderBytes allows one field for each fieldCost bytes. HTTP/2 counts as many bytes for each
 // field in addition to its text. A small limit still allows the fields that browsers send.
 const (

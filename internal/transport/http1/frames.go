@@ -38,18 +38,18 @@ func frame(kind byte, payload []byte) []byte {
 	return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, 0, 0, 0, 0, noStream}, payload...)
 }
 
-// goAway returns the frame that tells a client that no stream after last will be answered, and why.
+// goAway returns the GOAWAY frame: no stream after last will be answered. why is the reason.
 func goAway(last, code uint32, why string) []byte {
 	payload := binary.BigEndian.AppendUint32(nil, last)
 	return frame(frameGoAway, append(binary.BigEndian.AppendUint32(payload, code), why...))
 }
 
-// settingsFor returns the SETTINGS frame that package http gets for a client's. The first says that
-// the client's table for decoding header blocks has no room, and none says anything else of it.
+// settingsFor returns the SETTINGS frame that package http gets for a client's. The first sets the
+// client's table for decoding header blocks to size 0. Later ones do not mention the table.
 //
 // Package http sets the size of its encoder's table when SETTINGS come, while another goroutine may
-// be encoding: a client that changes the size during answers would end the process. A table of size
-// 0 is what each client allows, whatever it says.
+// be encoding: a client that changes the size during answers would end the process. Every client
+// accepts a table of size 0.
 func settingsFor(client []byte, first bool) []byte {
 	head, payload := client[:frameHead], client[frameHead:]
 	var kept []byte
@@ -68,13 +68,13 @@ func settingsFor(client []byte, first bool) []byte {
 
 // A cursor follows frames whose bytes come in pieces. The zero value is at the beginning.
 type cursor struct {
-	head  [frameHead]byte // of the frame, as far as it has come
-	have  int             // how much of head has come
-	rest  int             // how many bytes of the payload are still to come
+	head  [frameHead]byte // of the frame, as far as it has arrived
+	have  int             // how much of head has arrived
+	rest  int             // how many bytes of the payload are missing
 	begun bool            // a frame has come
 }
 
-// step moves over bytes of one head or one payload, of those in b. It returns how many. whole says
+// step moves over the bytes in b of one head or one payload. It returns how many. whole says
 // that a head is complete now. b must not be empty.
 func (c *cursor) step(b []byte) (n int, whole bool) {
 	if c.rest > 0 {
@@ -104,11 +104,11 @@ func (c *cursor) move(b []byte) (speaks, leaves bool) {
 	return speaks, leaves
 }
 
-// between reports whether the cursor is behind a frame.
+// between reports whether the cursor is between two frames.
 func (c *cursor) between() bool { return c.begun && c.rest == 0 && c.have == 0 }
 
-// toNext returns how many bytes of b there are before the next place between frames: all if there
-// is no such place in b.
+// toNext returns how many bytes of b belong to the current frame: all if b does not reach the
+// next frame.
 func (c *cursor) toNext(b []byte) (n int) {
 	ahead := *c
 	for n < len(b) && !ahead.between() {

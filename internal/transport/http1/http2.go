@@ -22,8 +22,8 @@ import (
 
 const stopping = "the server is stopping"
 
-// newHTTP2 returns the http.Server of a connection of HTTP/2. Each has its own, because package
-// http can tell only all clients of a server to leave.
+// newHTTP2 returns the http.Server of a connection of HTTP/2. Each connection has its own,
+// because package http can only ask all clients of a server to leave.
 func (s *Server) newHTTP2() *http.Server {
 	k := s.opts.Keepalive
 	streams := int(min(s.opts.MaxStreams, 1<<30))
@@ -44,11 +44,11 @@ func (s *Server) newHTTP2() *http.Server {
 			SendPingTimeout:           max(cmp.Or(k.Time, 2*time.Hour), time.Second), // as in gRPC
 			PingTimeout:               cmp.Or(k.Timeout, 20*time.Second),
 			WriteByteTimeout:          stall,
-			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has come
+			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has arrived
 			MaxEncoderHeaderTableSize: 1,        // the least: see settingsFor
 		},
 	}
-	h.Protocols.SetUnencryptedHTTP2(true) // Take gets connections that are decrypted
+	h.Protocols.SetUnencryptedHTTP2(true) // the connections that Take gets are decrypted
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		if c, ok := c.(*conn2); ok {
 			c.changed(state)
@@ -76,7 +76,8 @@ func setTLS(r *http.Request, auth credentials.AuthInfo) {
 	}
 }
 
-// ServeHTTP answers a request to another HTTP server, unless it is for a WebSocket.
+// ServeHTTP answers a request to another HTTP server. It refuses requests for a
+// WebSocket.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor) {
 	s.serveForeign(w, r, accept, false)
 }
@@ -101,10 +102,10 @@ func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept fun
 	s.serveExchange(e, r, sock.Handover{Deadline: deadline, Accept: accept})
 }
 
-// isSafe reports whether no client of HTTP/2 can end the process by an HTTP server: see
+// isSafe reports whether site is safe from clients of HTTP/2 that could end the process: see
 // settingsFor. An entry of the encoder's table takes 32 bytes at least. If the table has no room
-// for an entry, package http changes it without harm. Any answer that has a header does harm, so
-// requests to a server that is not safe get none.
+// for an entry, package http changes it without harm. On an unsafe server any answer with a
+// header is dangerous, so requests get none.
 func isSafe(site *http.Server) bool {
 	const entry = 32
 	return site.HTTP2 != nil && site.HTTP2.MaxEncoderHeaderTableSize > 0 && site.HTTP2.MaxEncoderHeaderTableSize < entry
@@ -148,7 +149,7 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c *session) 
 	w.WriteHeader(http.StatusOK)
 }
 
-// refused is why a call of gRPC is refused.
+// refused is the reason for refusing a call of gRPC.
 type refused struct {
 	code codes.Code
 	text string
@@ -173,7 +174,7 @@ func canFlush(w http.ResponseWriter) bool {
 }
 
 // undecoded returns a copy of r whose URL.Path is the path as the client has sent it. grpc-go takes
-// that for the method, and gets the same from connections that it serves: see [pathOf].
+// the path for the method, as on its own connections: see [pathOf].
 func undecoded(r *http.Request) *http.Request {
 	raw := url.URL{Path: pathOf(r)}
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {

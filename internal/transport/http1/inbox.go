@@ -25,13 +25,13 @@ const (
 // have arrived. The announced length cannot be trusted: it costs the client nothing.
 const growth = 4
 
-// An inbox holds the bytes of a request's body that have arrived and were not received.
+// An inbox holds the bytes of a request's body that have arrived and were not received yet.
 // Guarded by the stream's mu.
 type inbox struct {
 	data     bytes.Buffer // at most the window and one read
 	err      error        // why nothing follows data: io.EOF at the end of the body; nil while more may come
 	ended    bool         // the body was read to its end
-	dropping bool         // nothing is received any more
+	dropping bool         // nothing more is received
 	dropped  int          // bytes that were dropped since dropping was set
 	small    bool         // the writer reads the body, before it writes
 	timeout  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
@@ -41,15 +41,15 @@ type inbox struct {
 
 // partial is the position of Recv within the body. Only the callee's receiver uses it.
 type partial struct {
-	skip int64 // bytes of a refused message that are still to arrive
+	skip int64 // bytes of a refused message that have not arrived yet
 	done bool  // the only message of the body was received
 }
 
 var errMalformed = fmt.Errorf("%w: the body of the request ends within a message", link.ErrBroken)
 
-// read moves body into the inbox. It stops when the body ends, when the client is gone, or when
-// the call has ended and enough was read for the client to see the answer. The first reads are
-// into buf.
+// read moves body into the inbox. It stops when the body ends, when the client has left, or
+// when the call has ended and enough was read for the client to see the answer. The first reads
+// are into buf.
 func (s *stream) read(body io.Reader, buf []byte) {
 	for {
 		n, err := body.Read(buf)
@@ -112,8 +112,8 @@ func (s *stream) bodyEnded(err error) {
 
 var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
 
-// If the call needs the whole body, limitBody aborts the call once nothing of the body has arrived
-// for the time closeTimeout.
+// If the call needs the whole body, limitBody aborts the call after closeTimeout without any of
+// it.
 func (s *stream) limitBody() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *stream) bodyRead() bool {
 	return s.in.ended
 }
 
-// brokenBody returns the reason for ending a call whose body could not be read because of err.
+// brokenBody returns the reason for ending a call after reading its body has failed with err.
 func brokenBody(err error) error {
 	var network net.Error
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {

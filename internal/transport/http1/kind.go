@@ -97,14 +97,14 @@ func mediaTypeOf(contentType string) (string, error) {
 type textReader struct {
 	body  io.Reader
 	text  [4096]byte
-	held  int    // how many characters at the start of text are an incomplete group
+	held  int    // how many characters at the start of text form an incomplete group
 	plain []byte // decoded, not read
 	space [4096]byte
 	err   error // of body
 }
 
-// Read implements [io.Reader]. It reads from the body at most once, and returns no bytes if that
-// completes no group: the stream must learn that something has arrived.
+// Read implements [io.Reader]. It reads from the body at most once, and returns even without a
+// complete group: the stream must learn that something has arrived.
 func (r *textReader) Read(p []byte) (int, error) {
 	if len(r.plain) == 0 {
 		if r.err != nil {

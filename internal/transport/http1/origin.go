@@ -15,8 +15,8 @@ import (
 // Browsers send requests for pages of any origin, with the user's network and cookies. These
 // rules keep pages of foreign origins from making calls:
 //
-//   - A request whose Origin is neither allowed nor this server's own host is refused,
-//     whether or not a preflight preceded it.
+//   - A request is refused if its Origin is not allowed and not this server's own host, with
+//     or without a preflight before it.
 //   - A request that a browser marks as coming from another site, by Sec-Fetch-Site, is
 //     refused if it has no Origin. That is how links, images and scripts arrive.
 //   - A request over the loopback interface must name this machine in Host. Otherwise a
@@ -112,8 +112,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// isLocal reports whether host, in a request over the loopback interface, is a name that a
-// stranger cannot have pointed at this machine.
+// isLocal reports whether host, in a request over the loopback interface, is safe: no
+// stranger can have pointed the name at this machine.
 func (o *origins) isLocal(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -154,7 +154,7 @@ func isPreflight(r *http.Request) bool {
 func (o *origins) preflight(h http.Header, r *http.Request) {
 	h.Add("Vary", "Access-Control-Request-Headers")
 	if h.Get("Access-Control-Allow-Origin") == "" {
-		return // a browser asks for no permission to call the host of the page
+		return // for calls to the page's own host a browser asks no permission
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST")
 	h.Set("Access-Control-Max-Age", "7200")

@@ -17,7 +17,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A request is what a client asks for, whichever protocol it speaks.
+// A request is a client's request, in any of the protocols.
 type request struct {
 	kind          kind
 	method        string // full name
@@ -27,7 +27,7 @@ type request struct {
 	subtype       string // name of the codec
 	encoding      string // compressor of the request's messages
 	accept        string // compressors that the client accepts, comma-separated
-	replyEncoding string // compressor of the answer's messages, unless the handler sets another
+	replyEncoding string // compressor of the answer's messages, if the handler sets none
 	deadline      time.Time
 	metadata      metadata.MD
 	size          int64  // of the body, in bytes; -1 if unknown
@@ -42,7 +42,7 @@ type refusal struct {
 }
 
 // parse returns the call that r asks for. If the kind of the call is clear but the call cannot be
-// made, st says why. If the kind is not clear, the result no is the HTTP answer to send.
+// made, st is its status. If the kind is not clear, the result no is the HTTP answer to send.
 func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refusal) {
 	name := pathOf(r)
 	m := s.opts.Method(name)
@@ -126,8 +126,8 @@ func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Statu
 	return q, q.complete(s, r, query.Get("compression")), nil
 }
 
-// complete sets the fields that come from the header of r. It returns why the call cannot be
-// made, or nil.
+// complete sets the fields that come from the header of r. It returns the status if the call
+// cannot be made, or nil.
 func (q *request) complete(s *Server, r *http.Request, encoding string) *status.Status {
 	q.encoding = link.Compressor(encoding)
 	if q.encoding != "" && !slices.Contains(s.opts.Compressors(), q.encoding) {

@@ -36,8 +36,8 @@ type stream struct {
 
 	mu      sync.Mutex
 	in      inbox
-	out     []step // what waits to be written
-	queued  int    // size of out and of what is being written, in bytes
+	out     []step // steps that wait to be written
+	queued  int    // size of out and of the steps that are being written, in bytes
 	over    bool
 	sendErr error // why nothing more can be sent; set after the call of onAbort
 	reason  error // why the stream was aborted; nil if it was not
@@ -46,7 +46,7 @@ type stream struct {
 	writer  wait.Cond // the writer waits here for a step
 }
 
-// A step is what one Send adds: any subset of header, message and end, in this order.
+// A step is added by one Send: any subset of header, message and end, in this order.
 type step struct {
 	header  metadata.MD // without link.EncodingKey
 	message []byte      // as it is written
@@ -56,7 +56,7 @@ type step struct {
 	end     *link.End
 }
 
-// stepCost is what a step counts in addition to the bytes of its message.
+// stepCost is the cost of a step in addition to the bytes of its message.
 const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }

@@ -25,14 +25,14 @@ const (
 	defaultWindow = 64 << 10         // of each direction of a call, in bytes
 	defaultHeader = 64 << 10         // of the header of a request, in bytes
 	maxHeader     = 1 << 20          // the largest header that an option allows, in bytes
-	headerTime    = 20 * time.Second // for a header that comes in pieces
+	headerTime    = 20 * time.Second // for a header that arrives in pieces
 	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
 )
 
-// Options set up a server. The zero value of a field stands for its default, unless the field's
-// comment says otherwise.
+// Options set up a server. If a field's comment does not say otherwise, its zero value selects
+// the default.
 type Options struct {
-	// Method returns what is known about a method, by its full name. It must be set.
+	// Method describes a method, by its full name. It must be set.
 	Method func(name string) link.Method
 
 	// Codec reports whether there is a codec for a content-subtype. It must be set.
@@ -49,8 +49,8 @@ type Options struct {
 	// nil if the server takes no ordinary gRPC clients.
 	GRPC func(http.ResponseWriter, *http.Request, *link.Peer) bool
 
-	// OnlyGRPC says that connections of gRPC have options that GRPC does not know, such as a tap
-	// handle. So a call of gRPC is refused over a connection that TakeHTTP2 got.
+	// OnlyGRPC says that the program has set options that GRPC does not know, such as a tap handle.
+	// So a call of gRPC is refused over a connection that TakeHTTP2 got.
 	OnlyGRPC bool
 
 	// Begin is called for each WebSocket and for each request of HTTP/2 or to another HTTP server.
@@ -143,8 +143,8 @@ func (l *single) Addr() net.Addr { return nil }
 
 var logger = grpclog.Component("nearcall")
 
-// errorLog passes on what package http logs. What it says of connections of HTTP/2 is that clients
-// break rules, which is no error of the server.
+// errorLog passes on the log of package http. Its lines about HTTP/2 say that clients break
+// rules, which is no error of the server.
 type errorLog struct{}
 
 func (errorLog) Write(b []byte) (int, error) {

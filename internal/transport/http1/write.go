@@ -52,7 +52,7 @@ func (r *response) answer() {
 				return
 			}
 			if err != nil {
-				r.stream.Abort(context.Canceled) // the client is gone, or reads nothing
+				r.stream.Abort(context.Canceled) // the client has left, or does not read
 				return
 			}
 			written += steps[i].cost()

@@ -1,6 +1,6 @@
 // Package inproc carries calls between a client and a server of one process. In a unary
 // call, caller and callee share one object; a stream is a pair of bounded queues. Messages
-// are passed as Go values and never marshalled, unless a user's codec requires it.
+// are passed as Go values. They are marshalled only if a user's codec requires it.
 package inproc
 
 import (

@@ -24,14 +24,14 @@ import (
 // when they are less than one window. So it is woken once for half a window of messages, and not
 // for each message.
 type queue struct {
-	// receiverParked says, without the lock, that want is set. It is a hint: the sender looks at
-	// want again under the lock, and the receiver looks at the queue under the lock before it
-	// parks.
+	// receiverParked tells a goroutine without the lock that want is set. It is a hint: the sender
+	// looks at want again under the lock, and the receiver looks at the queue under the lock
+	// before it parks.
 	receiverParked atomic.Bool
 
-	// senderBlocked says, without the lock, that the sender waits for credit. It is a hint: a
-	// receiver that misses it holds back credit for less than a quarter of the window, and looks
-	// again soon, because more than a window of messages is left to receive.
+	// senderBlocked tells a goroutine without the lock that the sender waits for credit. It is a
+	// hint: a receiver that misses it holds back credit for less than a quarter of the window, and
+	// looks again soon, because more than a window of messages is left to receive.
 	senderBlocked atomic.Bool
 
 	// handsOff lets the sender run the receiver on its own goroutine, if the receiver is a task.
@@ -50,8 +50,8 @@ type queue struct {
 	filled  bool
 	fillErr error
 
-	sendErr  error // not nil once nothing more can be sent
-	recvErr  error // not nil once nothing more arrives after the queued items
+	sendErr  error // set once nothing more can be sent
+	recvErr  error // set once nothing more arrives after the queued items
 	receiver wait.Cond
 	sender   wait.Cond
 
@@ -59,7 +59,7 @@ type queue struct {
 	spare link.Message // the next message is captured into it
 
 	// Only for the receiver.
-	batch []item // taken items; those from the index next on are not received yet
+	batch []item // taken items; those from index next on are not received yet
 	next  int
 	freed int // credit of received messages that was not returned yet
 }
@@ -164,8 +164,8 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	q.mu.Unlock()
 	wait.Unpark(blocked)
 
-	// If f cannot be sent, the receiver is woken anyway, also after a panic of a codec. It
-	// then looks at what other goroutines have queued, and parks again.
+	// Even if sending f fails, or its codec panics, sendDirect wakes the receiver.
+	// The receiver then looks for frames of other goroutines, and parks again.
 	brought := false
 	defer func() {
 		if !brought {

@@ -31,8 +31,8 @@ type session struct {
 	reason error // that Close was called with; set before ended is closed
 }
 
-// A direction holds what calls in one direction need. acceptor and terms are set once,
-// before the first call; acceptor is nil if the callee takes no calls.
+// A direction is the state of the calls in one direction. acceptor and terms are set
+// once, before the first call; acceptor is nil if the callee takes no calls.
 type direction struct {
 	acceptor link.Acceptor
 	terms    link.Terms
@@ -41,7 +41,7 @@ type direction struct {
 	done     chan struct{} // closed when no more calls are made, under the session's mu
 }
 
-// An end is the session as one side uses it. It implements [link.Session].
+// An end is one side's end of the session. It implements [link.Session].
 type end struct {
 	session *session
 	out, in *direction
@@ -59,8 +59,8 @@ type Options struct {
 	// too.
 	Accept func(link.Session) link.Acceptor
 
-	// Client and Server, unless nil, are the peers that the client and the server see: those of the
-	// connection that the session replaces.
+	// Client and Server are the peers that the client and the server see if the session replaces a
+	// connection; nil otherwise.
 	Client, Server *link.Peer
 }
 
@@ -103,13 +103,13 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	return &s.client, nil
 }
 
-// accept sets d's acceptor and what callers know of it. The session's mu is held.
+// accept sets d's acceptor and its terms. The session's mu is held.
 func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
 	d.acceptor, d.terms = a, a.Terms()
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 }
 
-// stop ends the making of calls in d. The session's mu is held.
+// stop makes d take no more calls. The session's mu is held.
 func (d *direction) stop() {
 	if !link.IsClosed(d.done) {
 		close(d.done)
@@ -231,7 +231,7 @@ func (e *end) Close(reason error) error {
 	switch {
 	case !first:
 	case e == &s.client:
-		s.reportEnd(reason, errClientLeft) // reason may be a status, which is for the client's own calls
+		s.reportEnd(reason, errClientLeft) // reason may be a status, which only the client's own calls get
 	default:
 		s.reportEnd(reason, reason)
 	}

@@ -198,7 +198,8 @@ func (a *arena) done(at int) {
 	a.unmapIfUnused()
 }
 
-// free records that the peer has read the message at offset at, or was never told of it.
+// free records that the peer has read the message at offset at, or that the message was never
+// sent.
 func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -211,7 +212,7 @@ func (a *arena) free(at int) error {
 	return nil
 }
 
-// use records who uses the slab at offset at from now on. If nobody does, the slab is free. The
+// use sets the users of the slab at offset at. Without users the slab is free. The
 // caller holds mu.
 func (a *arena) use(at int, written, sent bool) {
 	s := slab{class: a.allocated[at].class, written: written, sent: sent}
@@ -246,8 +247,8 @@ func (a *arena) resetIfUnused() {
 }
 
 // trim returns all pages to the system if no slab is allocated. It unlocks mu for the system call,
-// because a peer can delay that call. While the call runs, no slab can be allocated, but
-// everything else goes on.
+// because a peer can delay that call. During the call no slab can be allocated; everything else
+// goes on.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

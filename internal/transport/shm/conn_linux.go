@@ -105,7 +105,8 @@ func (c *Conn) TryRead(b []byte) (int, error) {
 	return c.read(b)
 }
 
-// read reads what the peer has published, if anything. The caller has locked the field in.
+// read reads the bytes that the peer has published, if any. The caller has locked the field
+// in.
 func (c *Conn) read(b []byte) (int, error) {
 	if link.IsClosed(c.closed) {
 		return 0, net.ErrClosed
@@ -117,8 +118,8 @@ func (c *Conn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// Read implements [io.Reader]. If the peer has gone, Read first returns what the peer had sent,
-// and then an error.
+// Read implements [io.Reader]. If the peer has closed the connection, Read first returns the
+// bytes that the peer had sent, and then an error.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
@@ -273,8 +274,8 @@ func (c *Conn) Release(at int) { c.fetches.release(at) }
 
 var start = time.Now()
 
-// instant returns t as the time since the process started. A time that is too far away for that
-// becomes the closest that is not, unlike in nanoseconds since 1970.
+// instant returns t as the time since the process started. A time out of range becomes the
+// closest one in range, which nanoseconds since 1970 would not.
 func instant(t time.Time) time.Duration { return t.Sub(start) }
 
 // SetReadDeadline implements [mux.Conn].

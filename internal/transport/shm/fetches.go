@@ -17,8 +17,8 @@ import (
 //
 // A message that has arrived can still be received after the connection has ended. close copies
 // the unread messages to this side's own memory and releases the file, which may be much larger
-// than they are. The copies are reserved from this side's Memory. If it has no room for all, the
-// latest messages are lost. mapped.go says how slabs are read.
+// than they are. The copies are reserved from this side's Memory. If that has no room for all,
+// the latest messages are lost. mapped.go reads slabs.
 type fetching struct {
 	slabs  peerSlabs
 	memory *Memory    // this side's

@@ -23,7 +23,7 @@ type file struct {
 
 // seals are the seals of a connection's memory. Its size is fixed, so that no access to it can
 // fault. It is not sealed against writing, because each side writes its parts. A side never reads
-// what it has written, so a peer that writes to this side's parts spoils only what that peer reads.
+// its own parts, so a peer that writes to them harms only itself.
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // newFile creates the memory of a connection. It takes almost no memory before a side writes to it.

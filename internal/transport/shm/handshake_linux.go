@@ -25,8 +25,8 @@ import (
 const answerFiles = 2
 
 // Offer offers shared memory over conn, and returns the connection that replaces conn. Its memory
-// is reserved from m. An error says why there is no such connection: conn stays a socket, and
-// rest is what was already read from it. If conn is broken, its next use returns the error.
+// is reserved from m. If it returns an error, conn stays a socket, and rest holds the bytes that
+// were already read from it. If conn is broken, its next use returns the error.
 func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	if err := SameUser(conn); err != nil {
@@ -107,7 +107,7 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 type Server struct {
 	memory  *Memory
 	slots   slots
-	timeout time.Duration // for a client to complete its offer, or to confirm the answer; for other connections to return memory
+	timeout time.Duration // for a client to complete its offer or to confirm the answer, and for other connections to return memory
 }
 
 // NewServer returns a Server whose connections reserve their memory from m.
@@ -117,16 +117,16 @@ func NewServer(m *Memory) *Server {
 
 const answerTimeout = 5 * time.Second
 
-// serverRings is what a server reserves for a connection's rings, in bytes: see newSides.
+// serverRings is how many bytes a server reserves for a connection's rings: see newSides.
 const serverRings = 2 * (controlIs + ringSize)
 
 // Answer answers the offer on conn, of which first was already read. It returns the connection
-// that replaces conn. An error says why there is no such connection: conn stays a socket, and
-// rest is what was already read from it. If conn is broken, its next use returns the error. If
-// reason is not empty, Answer declines every offer; otherwise conn must be a *net.UnixConn. waits
-// says that the upgrade is required: if there is no memory, Answer waits a while for other
-// connections to return some. deadline is conn's, which Answer restores if conn stays usable. ctx
-// ends when the caller no longer wants the connection.
+// that replaces conn. If it returns an error, conn stays a socket, and rest holds the bytes that
+// were already read from it. If conn is broken, its next use returns the error. If reason is not
+// empty, Answer declines every offer; otherwise conn must be a *net.UnixConn. waits says that the
+// upgrade is required: without memory Answer waits a while for other connections to return some.
+// deadline is conn's, which Answer restores if conn stays usable. ctx ends when the caller no
+// longer wants the connection.
 func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason string, waits bool, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
@@ -255,7 +255,8 @@ func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 
 var errDeclined = counters.Declined.New("the client declines")
 
-// confirmed waits for the client's verdict, and returns an error unless it accepts.
+// confirmed waits for the client's verdict, and returns an error if the client
+// declines.
 func (in *incoming) confirmed() error {
 	verdict, err := in.read(1)
 	switch {

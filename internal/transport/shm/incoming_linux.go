@@ -16,7 +16,7 @@ import (
 // incoming reads the handshake from a connection.
 type incoming struct {
 	from       net.Conn
-	conn       *net.UnixConn // from, if it is a unix socket; nil if it is not, and the offer is declined
+	conn       *net.UnixConn // from as a unix socket; nil if it is another connection, whose offer is declined
 	takesFiles bool          // accepts descriptors
 	b          []byte        // read, but not consumed yet
 	files      []int         // received, but not consumed yet
@@ -41,7 +41,7 @@ func (in *incoming) expectLine(line string) error {
 // read consumes the next n bytes.
 func (in *incoming) read(n int) ([]byte, error) {
 	for len(in.b) < n {
-		if err := in.readMore(n - len(in.b)); err != nil { // it reads no further, because what follows belongs to the connection
+		if err := in.readMore(n - len(in.b)); err != nil { // it reads no further, because the next bytes belong to the connection
 			return nil, err
 		}
 	}
@@ -50,7 +50,7 @@ func (in *incoming) read(n int) ([]byte, error) {
 	return head, nil
 }
 
-// readBody consumes a length of one byte, and as many bytes as it says.
+// readBody consumes a length of one byte, and that many bytes.
 func (in *incoming) readBody() ([]byte, error) {
 	n, err := in.read(1)
 	if err != nil {

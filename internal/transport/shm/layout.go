@@ -4,7 +4,7 @@
 // of the socket. docs/shm.md specifies the layout, and shows why no wake-up is lost.
 //
 // The server creates the memory. Each side writes only its own part and reads the peer's.
-// Neither trusts what it reads: it checks cursors, and copies bytes before it parses them.
+// No side trusts its input: it checks cursors, and copies bytes before it parses them.
 package shm
 
 import "fmt"

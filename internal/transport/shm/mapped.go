@@ -10,20 +10,20 @@ import (
 // A peer's slabs are mapped when the first message is read: a copy from a mapping takes less than
 // half of the time of a pread. But reading a missing page through the mapping allocates it, and
 // reading a page that was swapped out holds up the garbage collector. pread does neither, so it
-// reads each message of which not all pages are in memory.
+// reads each message that is not completely in memory.
 //
 // A peer can free pages after this side has looked at them and before it copies. Then the copy
-// allocates them, and this side pays for them until the peer or the file is gone. So all pieces
-// that were ever read through the mapping are reserved from this side's Memory. If it has no room
-// for another piece, pread reads the message. If a page cannot be allocated because memory is
-// short, the SIGBUS becomes an error of the read.
+// allocates them, and this side pays for them until the peer ends or the file is closed. So all
+// pieces that were ever read through the mapping are reserved from this side's Memory. If it has
+// no room for another piece, pread reads the message. If a page cannot be allocated because
+// memory is short, the SIGBUS becomes an error of the read.
 //
 // Invariant: the slabs are closed when the connection has ended and nobody reads.
 type mappedSlabs struct {
 	mapped  []byte // the peer's slabs; nil before the first read, and if they cannot be mapped
 	tried   bool   // an attempt to map them was made
 	touched units  // the pieces that are reserved
-	paid    int    // how many bytes touched stands for
+	paid    int    // the bytes of the pieces in touched
 	readers int    // goroutines that read slabs
 }
 

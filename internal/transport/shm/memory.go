@@ -15,10 +15,10 @@ import (
 //
 // If connections of different peers share it, a peer that never frees its slabs must not take all
 // of it. Slabs leave an eighth of it to rings. The slabs of one connection take at most a quarter
-// of what remains for the others. So the more peers hold slabs, the less each of them gets, and
-// there is always something left for one more.
+// of the bytes that remain for the others. So the more peers hold slabs, the less each of them
+// gets, and there is always something left for one more.
 //
-// It also bounds the bytes of peers' slabs that this side may have to pay for, to a quarter of the
+// It also bounds the bytes of peers' slabs that count as this side's memory, to a quarter of the
 // bound: see mappedSlabs.
 type Memory struct {
 	max    int64
@@ -28,7 +28,7 @@ type Memory struct {
 	kept   atomic.Int64
 
 	mu    sync.Mutex
-	freed chan struct{} // closed when bytes are returned; nil if nobody waits for that
+	freed chan struct{} // closed when bytes are returned; nil if nobody waits for bytes
 }
 
 const (
@@ -42,8 +42,8 @@ const (
 func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
 
 // reserveRings reserves n bytes for the rings of a new connection, and reports whether it could.
-// If all connections have one peer, it succeeds whenever the bound is enough for one connection:
-// the other connections drain, and must not keep out the one that replaces them.
+// If all connections have one peer, it succeeds if the bound is enough for one connection: older
+// connections drain, and must not block their replacement.
 func (m *Memory) reserveRings(n int) bool {
 	if m.shared || int64(n) > m.max {
 		return m.reserve(n)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// This file has what the two sides send over the socket before there is shared memory.
-// docs/shm.md specifies the exchange.
+// This file has the exchange over the socket before there is shared memory. docs/shm.md
+// specifies it.
 //
 //	offer   Line, length, version, features
 //	answer  Line, verdict, length, and either version, features, ring, slabs
@@ -39,7 +39,7 @@ type offer struct {
 	features uint64
 }
 
-// Terms are what a server chooses when it accepts an offer.
+// Terms are a server's choices when it accepts an offer.
 type terms struct {
 	version  uint64 // the lower of the two
 	features uint64 // the features that both support

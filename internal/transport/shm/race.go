@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// The variable between serves to tell the race detector, for two sides in one process, that what
-// one side did before it published happens before what the other side does after it reads. Package
-// syscall's ioSync does the same for reads and writes. The detector cannot see this itself,
-// because each side maps the words at different addresses.
+// For two sides in one process, the variable between tells the race detector that everything
+// before a publish happens before everything after the read of it. Package syscall's ioSync
+// does the same for reads and writes. The detector cannot see this itself, because each side
+// maps the words at different addresses.
 var between byte
 
 func released() { runtime.RaceReleaseMerge(unsafe.Pointer(&between)) }

@@ -27,12 +27,13 @@ type word interface {
 //
 // One wake-up is sent for each sleep: every sleep has its own odd number. The peer may also
 // wake a receiver that was about to sleep and then found bytes at its second look. That wake-up
-// stays in the socket, and ends a later sleep early and in vain.
+// stays in the socket, and ends a later sleep too early.
 //
-// So a side never gets more wake-ups than it has slept times: a peer that sends more is broken.
-// And a side that takes all wake-ups that have arrived is woken in vain at most twice in a row.
+// So a side never gets more wake-ups than it had sleeps: a peer that sends more is broken.
+// And a side that takes all wake-ups at once wakes without bytes at most twice in a row.
 // First, wake-ups left over from earlier sleeps can end its sleep. After them, one more can,
-// for bytes that it has already read. The peer does not ring again before it publishes more bytes.
+// for bytes that it has already read. The peer sends no other wake-up before it publishes more
+// bytes.
 
 // errBroken is wrapped by errors that mean that the peer violates the protocol.
 var errBroken = errors.New("the peer breaks the rules of shared memory")
@@ -49,7 +50,7 @@ type sender struct {
 	sent      uint64
 	received  uint64 // the last value of head
 	waits     uint64 // the value of wants
-	wakeUpFor uint64 // the value of asleep that a wake-up was last sent for
+	wakeUpFor uint64 // the value of asleep at the last wake-up
 	wakeUps   uint64 // how often the peer has woken this side because the ring has room again
 
 	// extend allocates the next bytes of the ring. It is nil once all of the ring is allocated.
@@ -139,11 +140,11 @@ func countWakeUps(total *uint64, n int, w uint64) error {
 	return nil
 }
 
-// maxIdleWakes is how often in a row a side may be woken in vain. A correct peer causes that at
-// most twice, unless more than maxWakeUps wake-ups are left over.
+// maxIdleWakes is how often in a row a side may be woken without bytes. A correct peer causes at
+// most two, or more if over maxWakeUps wake-ups are left over.
 const maxIdleWakes = 16
 
-// checkIdleWakes returns an error if n wake-ups in vain in a row are too many.
+// checkIdleWakes returns an error if n wake-ups in a row without bytes are too many.
 func checkIdleWakes(n int) error {
 	if n <= maxIdleWakes {
 		return nil
@@ -188,7 +189,7 @@ type receiver struct {
 	received  uint64
 	sent      uint64 // the last value of tail
 	sleeps    uint64 // the value of asleep
-	wakeUpFor uint64 // the value of wants that a wake-up was last sent for
+	wakeUpFor uint64 // the value of wants at the last wake-up
 	wakeUps   uint64 // how often the peer has woken this side because bytes have arrived
 }
 

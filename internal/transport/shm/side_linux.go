@@ -20,7 +20,7 @@ type side struct {
 // newSides maps the memory of both sides of a connection: this side's for writing, the
 // peer's segment for reading. Both become users of f.
 //
-// What this side writes is reserved from m. A server also reserves the client's segment: the
+// This side's part is reserved from m. A server also reserves the client's segment: the
 // client can free pages of the segment, and when the server then reads them, they are allocated at
 // the server's expense.
 func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
@@ -38,7 +38,7 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 }
 
 // newSide maps the part of the server, or of the client if server is false. write says whether
-// this process writes to that part. newSide reserves the segment from m, unless m is nil.
+// this process writes to that part. If m is not nil, newSide reserves the segment from m.
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
@@ -125,7 +125,7 @@ func newReceiver(mine, theirs segment) receiver {
 
 // This side's slabs are mapped at once, the peer's when the first message is read. The file is not
 // sealed against writing, because such a seal would also keep the sides from freeing pages. So a
-// peer can free pages of this side's slabs. That spoils only what the peer reads, and the next
+// peer can free pages of this side's slabs. That harms only the peer's own reads, and the next
 // write to the pages allocates them again.
 
 // ownSlabs are the [pages] of this side's slabs.

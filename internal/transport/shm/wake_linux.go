@@ -43,7 +43,7 @@ func newWaker(conn *net.UnixConn) (*waker, error) {
 	// each call passes MSG_DONTWAIT.
 	b.onWake = func(fd uintptr) {
 		// Errors do not matter: if the socket's buffer is full, the bytes in it wake the
-		// peer, and a peer that has gone needs no wake-up.
+		// peer, and a peer that has closed the socket needs no wake-up.
 		_ = unix.Sendto(int(fd), one, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
 	b.onWait = func(fd uintptr) bool {
@@ -76,15 +76,15 @@ func (b *waker) wake() {
 }
 
 // wait blocks until the peer sends a wake-up, and returns the number of wake-ups. It returns io.EOF
-// when the peer has gone, and the socket's error when the read deadline passes. Only one goroutine
-// may wait at a time.
+// when the peer has closed the socket, and the socket's error when the read deadline passes. Only
+// one goroutine may wait at a time.
 func (b *waker) wait() (int, error) {
 	err := b.raw.Read(b.onWait)
 	switch {
 	case err != nil:
 		return 0, err
 	case errors.Is(b.err, unix.ECONNRESET):
-		return 0, io.EOF // the peer has gone without receiving all wake-ups
+		return 0, io.EOF // the peer has closed the socket without receiving all wake-ups
 	case b.err != nil:
 		return 0, b.err
 	case b.got == 0:

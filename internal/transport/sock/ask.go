@@ -19,13 +19,13 @@ import (
 )
 
 // Ask finds out which protocol the server of conn speaks. auth is the result of the security
-// handshake, or nil. It asks the server, which takes a round trip, unless TLS has agreed on
-// nearcall's protocol by ALPN. If the server is nearcall's, native is true, and [Dialer.Over]
+// handshake, or nil. If ALPN has not agreed on nearcall's protocol, it asks the server, which
+// takes a round trip. If the server is nearcall's, native is true, and [Dialer.Over]
 // starts a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection
 // for the transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask
 // fails, the caller closes conn.
 //
-// grpc-go sets TCP_USER_TIMEOUT on what its dialer returns, if that is a *net.TCPConn. So the
+// grpc-go sets TCP_USER_TIMEOUT on its dialer's connection, if that is a *net.TCPConn. So the
 // dialer should return conn, and the credentials' handshake over.
 func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over net.Conn, native bool, err error) {
 	if agreed(auth) {
@@ -52,10 +52,10 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 	return a, false, nil
 }
 
-// ask asks which protocol conn's server speaks. first is what was read of the reply. asking gets
-// the result of writing the question, which may come later: an ordinary server can write its
-// SETTINGS first, and on a connection without a buffer, such as a net.Pipe, it then does not read
-// before these are read.
+// ask asks which protocol conn's server speaks. first is the part of the reply that was read.
+// asking gets the result of writing the question, perhaps later than the reply: an ordinary
+// server can write its SETTINGS first, and over a connection without a buffer, such as a
+// net.Pipe, it reads nothing until they are read.
 func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 	go func() {
 		_, err := io.WriteString(conn, wire.Question)
@@ -64,8 +64,8 @@ func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 			_ = conn.SetReadDeadline(time.Unix(1, 0))
 		}
 	}()
-	// Both replies that let the connection go on decide with their first 9 bytes. What follows in
-	// nearcall's protocol is for the session, which may receive descriptors with it.
+	// Both replies that let the connection go on decide with their first 9 bytes. In nearcall's
+	// protocol the next bytes are for the session, which may receive descriptors with them.
 	first = make([]byte, 0, frameHead)
 	for {
 		n, err := conn.Read(first[len(first):cap(first)])
@@ -93,7 +93,7 @@ func ask(conn net.Conn, asking chan error) (first []byte, r reply, err error) {
 	}
 }
 
-// A reply is what a server says to the question.
+// A reply is a server's answer to the question.
 type reply int
 
 const (
@@ -127,16 +127,16 @@ func replyOf(first []byte) (reply, error) {
 	return isForeign, fmt.Errorf("%w: %s", link.ErrForeign, what)
 }
 
-// ErrOnlyGRPC is why a connection to an ordinary gRPC server is not nearer.
+// ErrOnlyGRPC is the reason why a connection to an ordinary gRPC server gets no nearer path.
 var ErrOnlyGRPC = counters.GRPCServer.New("the server speaks only gRPC")
 
-// An asked connection is one whose server has answered the question as an ordinary gRPC server. The
-// server has got the preface, so asked drops the one that the client's transport writes. The
+// An asked is a connection after its server has answered the question as an ordinary gRPC server.
+// The server has got the preface, so asked drops the preface of the client's transport. The
 // transport's SETTINGS follow those of the question.
 type asked struct {
 	Begun
 	asking  <-chan error // gets the result of writing the question; nil once it has come
-	preface string       // what of the preface must still be dropped
+	preface string       // the rest of the preface to drop
 }
 
 // NetConn returns the connection below, as NetConn of a *tls.Conn does.

@@ -32,9 +32,9 @@ func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	return link.Private
 }
 
-// accepted does the server's part of the security handshake on conn, unless it has begun. before
-// was already read from secured. mixes says that over HTTP/2 the client may speak all protocols:
-// TLS has shown that it also speaks HTTP/1.1, unlike clients of gRPC alone.
+// accepted does the server's part of the security handshake on conn, if that has not begun.
+// before was already read from secured. mixes says that the client may speak several protocols
+// over HTTP/2: in TLS it has also offered HTTP/1.1, which clients of gRPC alone do not.
 func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, before []byte, mixes bool, err error) {
 	if b, ok := conn.(*Begun); ok {
 		return b.Conn, o.PlainAuth(b.Conn), b.first, false, nil

@@ -16,7 +16,7 @@ const (
 	undecided protocol = iota
 	native             // nearcall
 	offer              // nearcall, with an offer of an upgrade
-	question           // which protocol the server speaks
+	question           // a question: which protocol does the server speak?
 	http2              // gRPC, mostly
 	http1
 	clientHello // TLS, on a server without TLS
@@ -109,9 +109,9 @@ func questionSize(b []byte) int {
 	return len(preface) + frameHead + payloadSize(b[len(preface):])
 }
 
-// wasAnswered reports whether more SETTINGS have arrived with the question at the start of b. So
-// the client has had its answer: a multiplexer before the server, such as cmux, has sent SETTINGS
-// to see the client's first request. The connection is one of HTTP/2.
+// wasAnswered reports whether more SETTINGS have arrived with the question at the start of b.
+// Then the client already has an answer: a multiplexer before the server, such as cmux, has sent
+// SETTINGS to see the client's first request. The connection is one of HTTP/2.
 func wasAnswered(b []byte) bool {
 	rest := b[questionSize(b):]
 	return len(rest) > 0 && mayBeSettings(rest)
@@ -144,8 +144,8 @@ func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protoc
 // serve it instead of the connection itself.
 type Begun struct {
 	net.Conn
-	first []byte        // what was read and Read has not returned yet
-	Over  chan struct{} // closed when the handshake of the session is over
+	first []byte        // bytes that were read and that Read has not returned yet
+	Over  chan struct{} // closed when the handshake of the session has ended
 }
 
 // Begin reads the first bytes of conn, and reports whether its client speaks HTTP/2. A client that

@@ -78,7 +78,8 @@ func serverOf(value string, coded bool) server {
 	return byHTTP
 }
 
-// integer decodes the integer at the start of b, whose first byte has that many bits of it.
+// integer decodes the integer at the start of b. bits is its number of bits in the first
+// byte.
 func integer(b []byte, bits int) (n int, rest []byte, ok bool) {
 	most := 1<<bits - 1
 	if len(b) == 0 {

@@ -54,7 +54,7 @@ type Listener struct {
 // A Handover is a connection whose client speaks a protocol other than nearcall's.
 type Handover struct {
 	Conn     net.Conn             // secured already; has Deadline
-	First    []byte               // what was read from it already
+	First    []byte               // bytes that were already read
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
@@ -118,8 +118,8 @@ func (l *Listener) begin() (ctx context.Context) {
 }
 
 // ServeConn serves conn as Sessions serves a connection that it has accepted. It must be called
-// only once, and instead of Sessions. It returns when the handshake is over. The result wait waits
-// until the connection is closed, and returns an error if no session has come about.
+// only once, and instead of Sessions. It returns when the handshake has ended. The result wait
+// waits until the connection is closed, and returns an error if no session has come about.
 func (l *Listener) ServeConn(conn net.Conn, accept func(link.Session) link.Acceptor) (wait func() error, err error) {
 	ctx := l.begin()
 	defer l.cancel()
@@ -159,8 +159,8 @@ func temporary(err error) bool {
 const retireTimeout = time.Second
 
 // Retire ends Sessions, as Close does. But first the listener serves the connections that clients
-// have already made. It accepts no more. After the time retireTimeout, it closes connections whose
-// handshake is not over.
+// have already made. It accepts no more. After retireTimeout it closes connections that are still
+// in their handshake.
 func (l *Listener) Retire() {
 	l.near.withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
@@ -249,8 +249,8 @@ func (l *Listener) removePending(conn net.Conn) {
 }
 
 // serve starts a session over conn, or refuses it. One deadline bounds the whole handshake,
-// however slowly the peer sends. If the channel closed is not nil, the result wait is that of
-// ServeConn, and serve may arrange for closing the channel with the connection.
+// however slowly the peer sends. If the channel closed is not nil, the result wait is
+// ServeConn's, and serve may make the connection's Close close the channel.
 func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor, closed chan struct{}) (wait func() error, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u) // in case the listener was not a syscall.Conn
@@ -364,8 +364,8 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 	return conn, first, p, err
 }
 
-// Serve starts a session over conn, whose client speaks nearcall's protocol. The caller has set
-// all of peer but the addresses. The session's handshake must end before deadline.
+// Serve starts a session over conn, whose client speaks nearcall's protocol. If peer has no
+// addresses, conn's are used. The session's handshake must end before deadline.
 func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	o.startSession(ready{conn: conn, over: conn, peer: peer, deadline: deadline, accept: accept})
 }
@@ -374,8 +374,8 @@ func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept
 type ready struct {
 	conn     net.Conn
 	over     mux.Conn  // conn, or the connection that has replaced it
-	peer     link.Peer // without the addresses, if they are those of conn
-	first    []byte    // what was read from it already
+	peer     link.Peer // without the addresses, if they are conn's
+	first    []byte    // bytes that were already read
 	greeted  bool      // this side's HELLO was sent
 	deadline time.Time // for the client's HELLO
 	accept   func(link.Session) link.Acceptor

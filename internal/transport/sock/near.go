@@ -25,8 +25,8 @@ import (
 // name, or finds it in its own process, and introduces itself with the nonce and the addresses of
 // its TCP connection. If the server sees the same addresses, nothing stands between the two, and
 // the session begins over shared memory or in process, with the peers that TCP and TLS have
-// established. If anything else comes of it, the TCP connection is used as if there had been no
-// offer. near_dial.go is the client's part, near_listen.go is the server's.
+// established. In every other case the TCP connection is used as if there had been no offer.
+// near_dial.go is the client's part, near_listen.go is the server's.
 
 // An InProcess opens a session between a client and a server of this process. client and server
 // are the peers that they see. window is the client's, in bytes.
@@ -34,7 +34,7 @@ type InProcess func(window int, client, server link.Peer, dials, accepts func(li
 
 const (
 	moving  = time.Second     // how long a client tries a nearer path
-	staying = 5 * time.Second // how long a server waits for a client that neither moves nor stays
+	staying = 5 * time.Second // how long a server waits for a client to move or to stay
 )
 
 // A nonce belongs to one connection, and is used once.
@@ -56,11 +56,11 @@ func offerOf(near string) (n nonce, name string, ok bool) {
 	return n, name, ok && len(id) == hex.EncodedLen(len(n)) && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// namePrefix is what names begin with. 16 random bytes in hexadecimal follow.
+// namePrefix is the beginning of names. 16 random bytes in hexadecimal follow.
 const namePrefix = "nearcall-"
 
-// Ends are the addresses of a TCP connection, as its client sees them, and where they mean
-// something.
+// Ends are the addresses of a TCP connection, as its client sees them, and the network
+// namespace in which they are valid.
 type ends struct {
 	client, server netip.AddrPort
 	namespace      uint64 // of the network; 0 if the system does not tell
@@ -83,8 +83,8 @@ func addrOf(a net.Addr) netip.AddrPort {
 
 // onThisHost reports whether a connection between these addresses of this side and the other one
 // does not leave this host. Addresses with a zone, which introductions have no room for, do not
-// count. A socket can be bound to this host's addresses only. To ask for a list of these would cost
-// more, the more there are.
+// count. A socket can be bound to this host's addresses only. Listing all addresses of the host
+// would cost more the more there are.
 func onThisHost(near, far netip.Addr) bool {
 	switch {
 	case !near.IsValid() || !far.IsValid() || near.Zone() != "" || far.Zone() != "":
@@ -100,8 +100,9 @@ func onThisHost(near, far netip.Addr) bool {
 	return true
 }
 
-// bareTCP returns the TCP connection raw if nothing but TLS is between it and secured, the result
-// of the handshake of creds, and nil otherwise: a nearer path would go around what is between them.
+// bareTCP returns the TCP connection raw if only TLS is between raw and secured, which is the
+// result of creds' handshake. Otherwise it returns nil, because a nearer path would bypass
+// what is between.
 func bareTCP(raw, secured net.Conn, creds credentials.TransportCredentials) *net.TCPConn {
 	if t, ok := raw.(*tls.Conn); ok && creds == nil { // from a tls.NewListener
 		raw, secured = t.NetConn(), t.NetConn()
@@ -113,7 +114,7 @@ func bareTCP(raw, secured net.Conn, creds credentials.TransportCredentials) *net
 	return tcp
 }
 
-// introductionLine is what an introduction begins with.
+// introductionLine is the beginning of an introduction.
 const introductionLine = "nearcall/1 near\n"
 
 // addrSize is the length of an address in an introduction: 16 bytes in IPv6's form, and the port.
@@ -153,8 +154,8 @@ func readIntroduction(r io.Reader) (nonce, ends, error) {
 	return parseIntroduction(b[:])
 }
 
-// helloOf returns the HELLO at the start of what a peer has sent, and its length with the line.
-// n is 0 if it is not complete, or if something else has come.
+// helloOf returns the HELLO at the start of a peer's bytes, and its length with the line.
+// n is 0 if the HELLO is not complete, or if something else has arrived.
 func helloOf(b []byte) (h wire.Hello, n int) {
 	if len(b) < len(wire.Magic) || string(b[:len(wire.Magic)]) != wire.Magic {
 		return h, 0
@@ -179,7 +180,7 @@ var paths struct {
 // maxPaths limits the addresses that are remembered.
 const maxPaths = 1024
 
-// logPath logs how calls to a server travel, and why not nearer.
+// logPath logs the path of calls to a server, and the reason if it is not nearer.
 func logPath(server, path, why string) {
 	paths.Lock()
 	known := paths.to[server] == path

@@ -23,8 +23,7 @@ var (
 )
 
 // nearer asks a server for a nearer path than conn, a connection over TCP, which the caller closes
-// if there is a nearer session or an error. Otherwise nearer has changed o to that of a session
-// over conn.
+// if there is a nearer session or an error. Otherwise nearer has set o for a session over conn.
 func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) (link.Session, error) {
 	tcp := bareTCP(raw, conn, d.Options.Creds)
 	if why := d.mayAsk(tcp); why != nil {
@@ -80,7 +79,8 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 	return nil
 }
 
-// stay records and counts why a session stays on TCP, and logs it unless nothing could be nearer.
+// stay records and counts the reason why a session stays on TCP. It logs the reason if a nearer
+// path was possible.
 func (d Dialer) stay(o *mux.Options, why error) {
 	o.Peer.NotNearer = why.Error()
 	counters.Stay(why)
@@ -89,8 +89,8 @@ func (d Dialer) stay(o *mux.Options, why error) {
 	}
 }
 
-// readHello reads until the server's HELLO has come, or something else. What is wrong with that
-// the session finds out, which gets all that was read.
+// readHello reads until the server's HELLO, or something else, has arrived. The session gets
+// all bytes that were read, and finds out what is wrong with them.
 func readHello(conn net.Conn, first []byte) ([]byte, wire.Hello) {
 	const enough = 4 << 10 // no HELLO is so long
 	for {

@@ -43,7 +43,7 @@ type nearOffer struct {
 }
 
 // offerNearer makes the client of c an offer, if it asks for one, and waits until the client stays
-// or goes. It returns false if it has gone. conn is the connection below c's.
+// or moves. It returns false if the client has moved or left. conn is the connection below c's.
 func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (stays bool) {
 	tcp := bareTCP(conn, c.conn, l.Options.Creds)
 	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || !l.Near || l.Options.Upgrade == nil {
@@ -65,7 +65,7 @@ func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (st
 		return true
 	}
 	defer l.near.remove(n)
-	l.removePending(conn) // for the client the handshake is over
+	l.removePending(conn) // the client has ended its handshake
 	if _, err := c.conn.Write(l.Options.serverMux(*c).Greeting(true, wire.FeatureNear, string(n[:])+l.near.name)); err != nil {
 		return false
 	}
@@ -95,8 +95,8 @@ func (l *Listener) waitFor(c *ready, o *nearOffer) (stays bool) {
 	}
 }
 
-// add adds an offer and returns its nonce. It opens the socket that clients introduce themselves
-// at, unless that is open.
+// add adds an offer and returns its nonce. It opens the socket for introductions if it is not
+// open yet.
 func (l *Listener) add(ctx context.Context, o *nearOffer) (nonce, error) {
 	n := newNonce()
 	s := &l.near
@@ -168,7 +168,7 @@ func (s *nearOffers) take(n nonce, client ends) (*nearOffer, error) {
 	return o, nil
 }
 
-// difference says how e differs from what a server sees.
+// difference says how e differs from the server's view.
 func (e ends) difference(server ends) string {
 	if e.client == server.client && e.server == server.server {
 		return "in another network namespace"
@@ -176,7 +176,7 @@ func (e ends) difference(server ends) string {
 	return fmt.Sprintf("%v to %v, the server %v to %v", e.client, e.server, server.client, server.server)
 }
 
-// limitsAge reports whether connections end after some time, which those within a process do not.
+// limitsAge reports whether connections end after some time. Sessions within a process never do.
 func (l *Listener) limitsAge() bool {
 	k := &l.Options.ServerKeepalive
 	return k.MaxConnectionAge > 0 || k.MaxConnectionIdle > 0

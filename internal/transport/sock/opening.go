@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
-// A connection of HTTP/2 is served by grpc-go's transport, which serves gRPC fast and nothing else,
-// or by net/http, which serves all. The content type of its first request decides.
+// Either grpc-go's transport serves a connection of HTTP/2, fast and only gRPC, or net/http, which
+// serves everything. The content type of its first request decides.
 //
 // Many clients wait for the server's SETTINGS before they make a request, and some wait until
 // theirs are acknowledged. So grpc-go serves the connection first. If the first request is not
@@ -33,23 +33,23 @@ const (
 	frameHead  = 9        // the head of a frame, in bytes
 )
 
-// An opening is the connection that grpc-go gets before the first request has come.
+// An opening is the connection that grpc-go gets before the first request has arrived.
 type opening struct {
 	net.Conn
 	taken  atomic.Bool // net/http has the connection, and grpc-go must not use it
 	direct atomic.Bool // the connection is grpc-go's, and nothing waits to be written
 
 	// Used by the goroutine that reads.
-	ready   []byte // what grpc-go may read
-	in      []byte // what else has arrived; it begins with the first request, if that has begun
+	ready   []byte // bytes that grpc-go may read
+	in      []byte // other bytes that have arrived; they begin with the first request, if it has begun
 	at      int    // how much of the first request has been parsed
 	block   []byte // its header block
 	decided bool
 
-	settings []byte // what the client's SETTINGS hold
+	settings []byte // the payloads of the client's SETTINGS
 	others   []byte // its WINDOW_UPDATE and other frames that are no part of a request
 	received int    // how many SETTINGS the client has sent
-	pings    []byte // what the client's PINGs hold
+	pings    []byte // the payloads of the client's PINGs
 	acked    int    // how many SETTINGS of grpc-go the client has acknowledged
 
 	onRequest func()         // called once the first request is gRPC's; may be nil
@@ -57,7 +57,7 @@ type opening struct {
 	handover  Handover       // of it; Conn and First are set then
 
 	mu    sync.Mutex
-	out   []byte // what grpc-go has written; it begins with a frame
+	out   []byte // bytes that grpc-go has written; they begin with a frame
 	later []byte // its WINDOW_UPDATE of the connection
 	ours  bool   // the connection is grpc-go's
 	sent  int    // how many SETTINGS grpc-go has sent
@@ -65,7 +65,7 @@ type opening struct {
 	pongs int    // how many of the client's PINGs it has acknowledged
 }
 
-// takeHTTP2 hands a connection of HTTP/2 to who serves it. mixes says that the client may send
+// takeHTTP2 hands a connection of HTTP/2 to its server. mixes says that the client may send
 // requests of several protocols over the connection.
 func (l *Listener) takeHTTP2(h Handover, mixes bool) {
 	switch {
@@ -94,7 +94,7 @@ func (l *Listener) takeHTTP2(h Handover, mixes bool) {
 	}
 }
 
-// A server is who serves a connection of HTTP/2.
+// A server says which package serves a connection of HTTP/2.
 type server byte
 
 const (
@@ -203,7 +203,7 @@ func (o *opening) settle() {
 	}
 	o.ready, o.in = append(o.ready, o.in...), nil
 	o.block, o.settings, o.others, o.pings = nil, nil, nil, nil
-	go o.flush() // it could wait for a client that waits for this side to read
+	go o.flush() // the write could wait for a client that waits for this side to read
 }
 
 // leave hands the connection to net/http.
@@ -221,7 +221,7 @@ func (o *opening) leave() {
 	owed := o.sent - o.acked
 	o.mu.Unlock()
 	if len(missing) > 0 {
-		_, _ = o.Conn.Write(missing) // net/http meets the error again
+		_, _ = o.Conn.Write(missing) // net/http gets the error again
 	}
 	h := o.handover
 	h.First = frame([]byte(preface), frameSettings, 0, 0, string(o.settings))
@@ -246,15 +246,15 @@ func (o *opening) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// flush writes what waits, and what comes later need not wait.
+// flush writes everything that waits. Later bytes need not wait.
 func (o *opening) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ours = true
-	_ = o.flushLocked() // grpc-go meets the error again
+	_ = o.flushLocked() // grpc-go gets the error again
 }
 
-// flushLocked writes what grpc-go has written, as far as the client may have it.
+// flushLocked passes on the bytes of grpc-go that the client may have.
 func (o *opening) flushLocked() error {
 	var may []byte
 	switch {
@@ -313,11 +313,11 @@ func (o *opening) SetWriteDeadline(t time.Time) error {
 	return o.unlessTaken(o.Conn.SetWriteDeadline, t)
 }
 
-// A continued connection is what net/http gets of a connection that grpc-go has begun to serve.
+// A continued is the connection that net/http gets after grpc-go has begun to serve it.
 // It implements [net.Conn].
 type continued struct {
 	net.Conn
-	ready   []byte // what net/http may read
+	ready   []byte // bytes that net/http may read
 	in, out acks
 }
 
@@ -354,8 +354,8 @@ type acks struct {
 	payload int    // how many bytes of a frame's payload are still to come
 }
 
-// drop returns a copy of the next bytes of the sequence without what is dropped. The beginning of
-// a frame's head may come with a later call.
+// drop returns a copy of the next bytes of the sequence without these acknowledgements. The
+// beginning of a frame's head may come with a later call.
 func (a *acks) drop(b []byte) (rest []byte) {
 	for len(b) > 0 && a.left > 0 {
 		if a.payload > 0 {

@@ -37,9 +37,9 @@ func queued(lis socket) (all []net.Conn) {
 	return all
 }
 
-// neverBlock puts lis, which may be nil, back into non-blocking mode. A copy of it that the program
-// has passed to a child process shares the mode with it, and for files of package net exec.Cmd
-// makes it block. Accept would then wait in the system, where no deadline and no Close reaches it.
+// neverBlock puts lis, which may be nil, back into non-blocking mode. Copies in child processes
+// share the mode, and exec.Cmd makes files of package net block. Accept would then wait in the
+// system, and neither a deadline nor Close would end it.
 func neverBlock(lis socket) {
 	if lis == nil {
 		return

@@ -17,8 +17,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// What the listener tells peers that speak another protocol. Servers that do not take HTTP/2
-// clients refuse them, and so do shm: listeners.
+// This file refuses peers that speak another protocol. Servers that do not take HTTP/2
+// clients, and shm: listeners, refuse them.
 const (
 	ours = "this is a nearcall server, which takes only nearcall's own clients here: dial it with github.com/nearcall/nearcall; " +
 		"for ordinary gRPC clients serve a tcp: or unix: listener, whose OtherClients has GRPCClients"
@@ -34,8 +34,8 @@ const (
 	plenty      = 1 << 20          // how many more bytes of a refused peer are read
 )
 
-// refuse closes a connection that speaks another protocol, after telling the peer, in that
-// protocol, what it has reached.
+// refuse closes a connection that speaks another protocol. Before that it tells the peer, in
+// the peer's protocol, what the server is.
 func refuse(conn net.Conn, p protocol, first []byte) {
 	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	switch p {
@@ -89,7 +89,7 @@ func isPlain(header tls.RecordHeaderError) bool {
 
 // A server logs one line for a connection that fails or is refused, at the level at which grpc-go
 // logs a failed handshake. Like grpc-go, it does not log a client that connects and closes, because
-// load balancers and probes do that. What peers say is quoted, so that they cannot forge lines.
+// load balancers and probes do that. Text from peers is quoted, so that they cannot forge lines.
 
 var logger = grpclog.Component("nearcall")
 
@@ -114,7 +114,7 @@ func logFailed(conn net.Conn, step string, err error) {
 	logger.Infof("%s with %s failed: %q%s", step, peerName(conn), err, remedy(err))
 }
 
-// remedy returns what to do about a failed security handshake, as far as err tells.
+// remedy returns advice for a failed security handshake, as far as err tells.
 func remedy(err error) string {
 	var header tls.RecordHeaderError
 	switch {
@@ -156,8 +156,8 @@ func logDeclined(peer string, why error) {
 	logger.Infof("no shared memory with %s, which stays a unix socket: %q", peer, why)
 }
 
-// hangUp closes a connection after the peer had time to read what was written. Many systems
-// discard what was written if a socket is closed with unread bytes.
+// hangUp closes a connection after the peer has had time to read the last bytes. Many
+// systems discard what was written if a socket is closed with unread bytes.
 func hangUp(conn net.Conn) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
@@ -217,16 +217,16 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = answers.flush()
 }
 
-// RefuseRequests closes a connection of HTTP/2 whose client has made no request, or none that was
-// processed. It tells the client, which can make its requests again elsewhere.
+// RefuseRequests closes a connection of HTTP/2 of which no request was processed. It tells the
+// client, which can make its requests again elsewhere.
 func RefuseRequests(conn net.Conn, why string) {
 	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	_, _ = conn.Write(appendGoAway(frame(nil, frameSettings, 0, 0, ""), 0, noError, why))
 	hangUp(conn)
 }
 
-// answering reads from conn. Before each read it writes what the field out holds, so that one
-// system call answers all calls that arrive together.
+// answering reads from conn. Before each read it writes the content of the field out, so that
+// one system call answers all calls that arrive together.
 type answering struct {
 	conn net.Conn
 	out  []byte

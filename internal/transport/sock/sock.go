@@ -40,7 +40,7 @@ type Options struct {
 	// there are no Creds and the system can tell which process that is.
 	Unix func(Process) credentials.AuthInfo
 
-	Upgrade        *Upgrade // what unix sockets can be upgraded to; nil for nothing
+	Upgrade        *Upgrade // upgrades unix sockets; nil for no upgrade
 	NoUpgrade      bool     // a client offers no upgrade, a server declines it
 	RequireUpgrade bool     // connections that are not upgraded are refused
 
@@ -58,8 +58,7 @@ type Options struct {
 }
 
 // mux returns the options of a session over conn, or over the connection that has replaced it.
-// The caller has set all of peer but the addresses and the path, which are those of conn unless it has
-// set them.
+// If peer has no addresses or path, conn's are used.
 func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, peer link.Peer) mux.Options {
 	if peer.Addr == nil {
 		peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
@@ -97,16 +96,16 @@ type Dialer struct {
 	// Conn opens the connection; nil for net.Dialer.
 	Conn func(ctx context.Context, address string) (net.Conn, error)
 
-	// Wrap replaces a secured connection by one that carries nearcall's protocol in another
-	// protocol; nil for none.
+	// Wrap replaces a secured connection by a connection that carries nearcall's protocol in
+	// another protocol; nil for none.
 	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-	// Ordinary, unless nil, makes Dial ask which protocol the server speaks. Over a connection
-	// whose server speaks gRPC alone it opens a session; if it fails, the connection is closed.
+	// If Ordinary is set, Dial asks which protocol the server speaks. Ordinary opens a session
+	// over a connection to a server that speaks only gRPC. If it fails, the connection is closed.
 	// auth is the result of the security handshake.
 	Ordinary func(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (link.Session, error)
 
-	// Near, unless nil, makes a TCP connection to a server of this host find the nearer path:
+	// If Near is set, a TCP connection to a server of this host is replaced by a nearer path:
 	// shared memory, or the session that Near opens if the server is in this process.
 	Near InProcess
 }
@@ -206,7 +205,7 @@ func (d Dialer) suggestTarget(err error) error {
 	return err
 }
 
-// Connect opens a connection, and does nothing more with it.
+// Connect only opens a connection.
 func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 	if d.Conn == nil {
 		return d.connect(ctx)

@@ -13,9 +13,9 @@ import (
 // as it does with that of package net.
 const backlog = 1<<16 - 1
 
-// claim makes this process the server of lis for the SO_PEERCRED of clients that connect from now
-// on, if lis is a unix socket. Until then it is the process that called listen(2), such as systemd,
-// from which this process has inherited lis.
+// If lis is a unix socket, claim makes this process the server that the SO_PEERCRED of later
+// clients reports. Before, that is the process that called listen(2), such as systemd, from which
+// this process has inherited lis.
 func claim(lis net.Listener) {
 	l, ok := bare(lis).(*net.UnixListener)
 	if !ok {
@@ -58,7 +58,7 @@ func namespaceOf(conn syscall.Conn) (namespace uint64) {
 	return namespace
 }
 
-// withReady adds ReadOnReady to a, unless reads must go through a connection of another kind.
+// withReady adds ReadOnReady to a, if reads need not go through a connection of another kind.
 func withReady(a askedSocket) net.Conn {
 	switch a.asked.Conn.(type) {
 	case *net.TCPConn, *net.UnixConn:

@@ -19,11 +19,13 @@ type Upgrade struct {
 	Line    string // the start of an offer
 	Network string // the network in the addresses of upgraded connections
 
-	// Trusts returns an error if the process at the other end must not be offered the upgrade.
+	// Trusts returns an error if this side must not offer the upgrade to the process at the other
+	// end.
 	Trusts func(conn *net.UnixConn) error
 
 	// Offer offers the upgrade over conn. It returns the connection that replaces conn. If it
-	// returns an error, conn stays in use, and rest is what Offer has read from conn.
+	// returns an error, conn stays in use, and rest holds the bytes that Offer has read from
+	// conn.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
 	// Answer answers an offer, of which first was already read, and returns the same as Offer. If
@@ -54,8 +56,8 @@ var errTurnedOff = counters.Disabled.New("DisableSharedMemory or WithDisableShar
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
 
-// offer offers the upgrade over conn, if conn can be upgraded. It returns the connection
-// for the session, what was read from it already, and whether it has replaced conn.
+// offer offers the upgrade over conn, if conn can be upgraded. It returns the connection for the
+// session, the bytes that were already read from it, and whether it has replaced conn.
 func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []byte, upgraded bool, err error) {
 	u, why := o.upgradable(conn)
 	if why == nil {

@@ -36,7 +36,8 @@ func HasToken(h http.Header, field, token string) bool {
 }
 
 // Check returns why a request cannot be upgraded, with the status code of the answer. The code is
-// 0 if the request can be upgraded. Check adds to the answer's header what a refusal must have.
+// 0 if the request can be upgraded. Check adds the fields that a refusal needs to the answer's
+// header.
 func Check(r *http.Request, answer http.Header) (code int, why string) {
 	if code, why = check(r); code == http.StatusUpgradeRequired {
 		answer.Add("Connection", "Upgrade") // it can say "close" already

@@ -52,7 +52,7 @@ type Conn struct {
 	asideMu sync.Mutex
 	pong    []byte    // the payload of the PONG that is owed; nil for none
 	busy    bool      // something is being written, or a message was written in part
-	closing CloseCode // what the Close frame says; 0 for closeNormal
+	closing CloseCode // the code of the Close frame; 0 for closeNormal
 
 	closed atomic.Bool // Close was called
 }
@@ -110,7 +110,7 @@ func (c *Conn) takeFirst(b []byte) (n int) {
 	return n
 }
 
-// handle takes apart the frames in b. err is the error of the read.
+// handle parses the frames in b. err is the error of the read.
 func (c *Conn) handle(b []byte, err error) (n int, _ error) {
 	n, wrong := c.in.payload(b)
 	if wrong != nil {
@@ -122,8 +122,8 @@ func (c *Conn) handle(b []byte, err error) (n int, _ error) {
 	return n, err
 }
 
-// answer answers a PING, and puts what was wrong into the Close frame. It must not block: a peer
-// that first completes its own write before it reads would wait for ever.
+// answer answers a PING, and sets the code of the Close frame after an error. It must not block:
+// a peer that first completes its own write before it reads would wait for ever.
 func (c *Conn) answer(wrong error) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -216,7 +216,7 @@ var errClosing = errors.New("websocket: the connection is being closed")
 
 const (
 	// maxCopy is how much is copied at a time, in bytes. A copy is needed to mask a payload, or
-	// to send it in one TLS record or packet with what precedes it.
+	// to send it in one TLS record or packet with the bytes before it.
 	maxCopy = 32 << 10
 
 	// TryWrite writes a server's message of at least minGather bytes without a copy.
@@ -270,7 +270,7 @@ func (c *Conn) begin(n int) {
 	c.out = message{head: h, left: n, mask: mask}
 }
 
-// writePart writes a part of the message, after what is left of its header. mu is held.
+// writePart writes a part of the message, after the rest of its header. mu is held.
 func (c *Conn) writePart(b []byte) (n int, err error) {
 	if !c.client && len(b) > maxCopy && len(c.out.head) == 0 {
 		n, err = c.Conn.Write(b)
@@ -282,7 +282,7 @@ func (c *Conn) writePart(b []byte) (n int, err error) {
 	return c.wrote(k), err
 }
 
-// copied copies to scratch what is left of the header, and up to maxCopy bytes of the buffers all.
+// copied copies to scratch the rest of the header, and up to maxCopy bytes of the buffers all.
 // It masks the payload with the message's mask, and returns the copy. mu is held.
 func (c *Conn) copied(all ...[]byte) []byte {
 	c.scratch = append(c.scratch[:0], c.out.head...)
@@ -357,8 +357,8 @@ func (c *Conn) CloseWrite() error {
 	return c.sayClose()
 }
 
-// sayClose writes the Close frame, unless it was written or a message was not written to its
-// end. mu is held.
+// sayClose writes the Close frame, if it was not written and no message is incomplete. mu is
+// held.
 func (c *Conn) sayClose() error {
 	if c.said || !c.out.isDone() {
 		return nil
@@ -377,7 +377,7 @@ func (c *Conn) closeFrame() []byte {
 	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
 }
 
-// closeTimeout is how long it may take to write a Close frame and what precedes it.
+// closeTimeout is how long it may take to write a Close frame and the bytes before it.
 const closeTimeout = time.Second
 
 // Close implements [net.Conn]. It does not block: the Close frame is written in the background.
@@ -401,8 +401,8 @@ func (c *PromptConn) Close() error {
 	return nil
 }
 
-// beginClose records that Close was called, and unblocks Read and, in time, Write. It
-// reports false if Close was called before.
+// beginClose records that Close was called, and unblocks Read at once and Write after
+// closeTimeout. It reports false if Close was called before.
 func (c *Conn) beginClose() bool {
 	if c.closed.Swap(true) {
 		return false

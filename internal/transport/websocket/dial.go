@@ -19,7 +19,7 @@ const (
 	maxResponse = 64 << 10 // bytes of the answer's header
 	maxReason   = 300      // bytes of the answer's body that are quoted
 
-	reasonTime = time.Second // how long to wait for these bytes: some servers do not send all that they announce
+	reasonTime = time.Second // how long to wait for these bytes: some servers send less than they announce
 )
 
 // Dial upgrades conn to a WebSocket, by a request for target with the fields of header. The
@@ -40,7 +40,8 @@ func Dial(ctx context.Context, conn net.Conn, socket Prompt, target *url.URL, he
 	return newConn(conn, socket, true, first), nil
 }
 
-// ask sends the request and reads the answer. It returns what follows the answer.
+// ask sends the request and reads the answer. It returns the bytes after the
+// answer.
 func ask(conn net.Conn, target *url.URL, header http.Header, key string) (first []byte, err error) {
 	req := &http.Request{Method: http.MethodGet, URL: target, Host: target.Host, Header: header.Clone()}
 	if req.Header == nil {
@@ -70,7 +71,7 @@ func ask(conn net.Conn, target *url.URL, header http.Header, key string) (first 
 	return append([]byte(nil), first...), nil
 }
 
-// checkAnswer returns an error unless the server has agreed to speak nearcall's protocol.
+// checkAnswer returns an error if the server has not agreed to speak nearcall's protocol.
 func checkAnswer(resp *http.Response, key string) error {
 	h := resp.Header
 	switch protocols := tokens(h, "Sec-WebSocket-Protocol"); {

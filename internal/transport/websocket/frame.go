@@ -25,7 +25,7 @@ func (o opcode) isControl() bool { return o >= 8 }
 
 const (
 	flagFinal    = 0x80 // in the first byte
-	flagReserved = 0x70 // in the first byte; no extension is negotiated that would use them
+	flagReserved = 0x70 // in the first byte; used only by extensions, of which none is negotiated
 	flagMasked   = 0x80 // in the second byte
 
 	maxHeader  = 14  // bytes
@@ -50,7 +50,7 @@ func (c CloseCode) maySend() bool {
 
 // A violation is the error of a peer that does not follow RFC 6455, or sends text.
 type violation struct {
-	code CloseCode // what the Close frame tells the peer
+	code CloseCode // the code of the Close frame
 	text string
 }
 
@@ -90,8 +90,8 @@ func headerLen(h []byte) int {
 	return n
 }
 
-// xor masks b, or unmasks it, and returns the mask for what follows b. The lowest byte of a mask
-// is for the first byte.
+// xor masks b, or unmasks it, and returns the mask for the bytes after b. The lowest byte of a
+// mask is for the first byte.
 func xor(b []byte, mask uint32) uint32 {
 	if mask == 0 {
 		return 0

@@ -12,7 +12,7 @@ import (
 // header in one text: a map of 2,000 short fields takes twenty times as much memory, and a
 // WebSocket may stay open for days.
 func Keep(r *http.Request, without ...string) func() *http.Request {
-	kept := r.WithContext(context.Background()) // r's own context ends, and keeps its server in memory
+	kept := r.WithContext(context.Background()) // r's own context ends, and would keep its server in memory
 	kept.Body, kept.GetBody, kept.Header = http.NoBody, nil, nil
 	var b []byte
 	for name, values := range r.Header {

@@ -6,14 +6,14 @@ import (
 	"math"
 )
 
-// A reader takes the frames of a WebSocket apart. Bytes can come in pieces of any size.
+// A reader parses the frames of a WebSocket. Bytes can come in pieces of any size.
 type reader struct {
 	client bool // this side is the client, so the peer's frames are not masked
 
 	header     [maxHeader]byte
 	have       int    // bytes of the header that have arrived
 	left       uint64 // bytes of the frame's payload that have not arrived; 0 between frames
-	mask       uint32 // for what is left
+	mask       uint32 // for the rest
 	op         opcode // of the frame
 	unfinished bool   // the last data frame was not the final one of its message
 	control    []byte // payload of a control frame
@@ -152,8 +152,8 @@ func (r *reader) begin() error {
 	return violates(closeProtocol, "a frame of the unknown kind %d", r.op)
 }
 
-// handleControl handles a control frame whose payload is complete. A PING replaces an earlier one
-// that was not answered yet: section 5.5.3 of RFC 6455 allows that.
+// handleControl handles a control frame whose payload is complete. A PING replaces an unanswered
+// earlier PING: section 5.5.3 of RFC 6455 allows that.
 func (r *reader) handleControl() error {
 	switch r.op {
 	case opPing:

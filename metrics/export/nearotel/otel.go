@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/metrics/export/internal/figures"
 )
 
-// Register makes the figures of this process, and of calls unless that is nil, observable instruments
-// of meter. Calls by method have the names and attributes of gRPC, such as grpc.server.call.started with
+// Register makes the figures of this process and of calls, which may be nil, observable instruments of
+// meter. Calls by method have the names and attributes of gRPC, such as grpc.server.call.started with
 // grpc.method. OpenTelemetry has no observable histograms: for durations use the stats handler of
 // otelgrpc.
 func Register(meter metric.Meter, calls *metrics.Calls) (metric.Registration, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/nearcall/nearcall/metrics/metricspb"
 )
 
-// NewCollector returns a collector of the figures of this process, and of calls unless that is nil. The
+// NewCollector returns a collector of the figures of this process and of calls, which may be nil. The
 // names are those of OpenTelemetry and gRPC, such as grpc_server_call_started_total with the label
 // grpc_method, as Prometheus spells them.
 func NewCollector(calls *metrics.Calls) prometheus.Collector {

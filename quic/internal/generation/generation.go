@@ -1,6 +1,6 @@
-// Package generation does not compile with a version of package nearcall that another version
-// of this module belongs to. The error names the constant, and it is the only one, because
-// package quic, which imports this package, is not compiled then.
+// Package generation compiles only with the version of package nearcall that this version of
+// the module belongs to. The compiler's only error names the constant, because it does not
+// go on to package quic, which imports this package.
 package generation
 
 import "github.com/nearcall/nearcall/internal/registry"
