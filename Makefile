@@ -41,7 +41,7 @@ done; rm "$$output"; test -z "$$failed" || { echo "**** FAILED IN$$failed: $(1) 
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help list-all test lint vet staticcheck fmt house spelling unit interop bench realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help list-all test lint vet staticcheck fmt house spelling unit interop bench realistic soak chaos loops flaky fuzz cross bits32 tour cover lines generate
 
 help: ## list these targets; make list-all lists the others, too
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,9 +52,8 @@ list-all:
 LINT = fmt vet staticcheck house spelling
 
 test: ## the short tests with the race detector, and TypeScript in Node
-	@failures=$$(mktemp); notes=$$(mktemp); for t in unit web-node; do \
-		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
-	done; \
+	@failures=$$(mktemp); notes=$$(mktemp); \
+	$(MAKE) --no-print-directory -k -j3 FAILURES="$$failures" NOTES="$$notes" unit web-node || echo "make test" >>"$$failures"; \
 	cat "$$notes"; list=$$(cat "$$failures"); rm "$$failures" "$$notes"; \
 	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
 
@@ -68,11 +67,12 @@ lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, and spellin
 fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
 
+# Without the race detector, so all-tests finds compiled what these compile.
 vet:
-	$(call each,go vet,$(GO) vet $(RACE) ./...)
+	$(call each,go vet,$(GO) vet ./...)
 
 staticcheck:
-	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && GOFLAGS=$(RACE) "$$tool" ./...)
+	$(call each,staticcheck,tool=$$($(TOOL) -n staticcheck) && "$$tool" ./...)
 
 # internal/testing/house/words.txt lists the banned words with the reasons. These tests read all files,
 # which takes several times as long with the race detector.
@@ -94,26 +94,30 @@ packages = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... 
 OWN_TARGETS = /interop/(clients|cpp|fleet|proxies|targets)
 
 # Fuzz tests run over their seeds. go test repeats only what has changed. The tournament and the packages
-# below interop compare with other programs, and build these; make all-tests runs them.
-unit: export NEARCALL_RIVALS = none
-unit: #: the short tests with the race detector
-ifeq ($(RACE),)
-	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
-endif
-	$(call each,go test,test "$$m" = ./bench || $(UNIT) $(RACE) -short $(call packages,/interop/))
-ifeq ($(RACE),)
-	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
-endif
+# below interop compare with other programs, and build these; make all-tests runs them. With -bench go test would
+# test one package at a time, so the flag goes to the tests themselves.
+.PHONY: all-tests race core-tests other-tests compiled
+unit all-tests race: export NEARCALL_RIVALS = none
+unit:      DETECTOR = $(RACE)
+unit:      GO_TESTS = test "$$m" = ./bench || $(UNIT) $(RACE) -short $(call packages,/interop/)
+all-tests: GO_TESTS = $(UNIT) $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x
+race:      DETECTOR = -race
+race:      GO_TESTS = $(UNIT) -race $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x
 
-# With -bench go test would test one package at a time, so the flag goes to the tests themselves.
-.PHONY: all-tests race
-all-tests: export NEARCALL_RIVALS = none
-all-tests: ## every test of all modules, and each benchmark once, without the race detector
-	$(call each,go test,$(UNIT) $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x)
+unit: core-tests other-tests #: the short tests with the race detector
+ifeq ($(RACE),)
+	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****' | tee -a $(NOTES)
+endif
+all-tests: core-tests other-tests ## every test of all modules, and each benchmark once, without the race detector
+race: core-tests other-tests #: the same with the race detector
 
-race: export NEARCALL_RIVALS = none
-race: #: the same with the race detector
-	$(call each,go test -race,$(UNIT) -race $(call packages,$(OWN_TARGETS)) -args -test.bench=. -test.benchtime=1x)
+# make -j2 tests the other modules while the longest tests of the core module wait. What both need is compiled once, before.
+core-tests: MODULES = .
+other-tests: MODULES := $(filter-out .,$(MODULES))
+core-tests other-tests: compiled
+	$(call each,go test $(DETECTOR),$(GO_TESTS))
+compiled:
+	@$(GO) list -export -deps $(DETECTOR) ./... >/dev/null
 
 # A rival that fails, or ends the process, is no failure of nearcall.
 .PHONY: rivals
