@@ -173,10 +173,7 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lis := listenTCP(t)
-			srv := grpc.NewServer(c.server...)
-			testpb.RegisterTestServiceServer(srv, echo{})
-			served := make(chan error)
-			go func() { served <- srv.Serve(lis) }()
+			startGRPC(t, lis, echo{}, c.server...)
 			creds, answers := asking.With(c.client)
 			conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(creds), grpc.WithAuthority("localhost"))
 			if err != nil {
@@ -194,10 +191,6 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 				t.Error("the client has asked more than once, or takes it for a server of nearcall")
 			}
 			_ = conn.Close()
-			srv.Stop()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

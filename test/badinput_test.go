@@ -132,16 +132,13 @@ func TestErrorsOfGRPCAskWhetherATargetOfNearcallWasMeant(t *testing.T) {
 
 		// Without a connection error there is no hint.
 		lis := bufconn.Listen(1 << 10)
-		srv := grpc.NewServer()
-		testpb.RegisterTestServiceServer(srv, echo{})
-		go srv.Serve(lis)
+		startGRPC(t, lis, echo{})
 		resolver.SetDefaultScheme("passthrough")
 		reaches := nearcall.WithGRPCDialOptions(grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
 		client = dial(t, target, reaches, nearcall.WithTransportCredentials(insecure.NewCredentials()))
 		resolver.SetDefaultScheme("dns")
 		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
 		wantCode(t, err, codes.OK)
-		srv.Stop()
 	}
 }
 

@@ -94,10 +94,7 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 	}
 	t.Run("fallback", func(t *testing.T) {
 		lis := listenTCP(t)
-		srv := grpc.NewServer()
-		testpb.RegisterTestServiceServer(srv, new(patient))
-		go srv.Serve(lis)
-		defer srv.Stop()
+		startGRPC(t, lis, new(patient))
 		client := dial(t, "tcp:"+lis.Addr().String())
 		if _, err := client.EmptyCall(t.Context(), new(testpb.Empty)); err != nil { // it connects
 			t.Fatal(err)

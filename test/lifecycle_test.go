@@ -19,38 +19,6 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-func TestStopAndCloseReachRunningCalls(t *testing.T) {
-	for name, test := range map[string]struct {
-		end  func(*nearcall.Server, *nearcall.ClientConn)
-		want codes.Code
-	}{
-		"Stop":  {func(s *nearcall.Server, _ *nearcall.ClientConn) { s.Stop() }, codes.Unavailable},
-		"Close": {func(_ *nearcall.Server, c *nearcall.ClientConn) { _ = c.Close() }, codes.Canceled},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				service, running, _ := waiting()
-				srv := serve(t, service)
-				client, conn := connect(t, srv)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				inline, worker := invoke(context.Background(), client), invoke(ctx, client)
-				<-running
-				<-running
-				stream, err := client.FullDuplexCall(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				test.end(srv, conn)
-				wantCode(t, <-inline, test.want)
-				wantCode(t, <-worker, test.want)
-				_, err = stream.Recv()
-				wantCode(t, err, test.want)
-			})
-		})
-	}
-}
-
 // A caller whose goroutine runs the handler is released when the handler returns, with
 // the code that other callers get at once.
 func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
@@ -97,31 +65,6 @@ func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 	}
 }
 
-func TestGracefulStopLetsRunningCallsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, release := waiting()
-		srv := serve(t, service)
-		client, _ := connect(t, srv)
-		call := invoke(t.Context(), client)
-		<-running
-		stopped := make(chan struct{})
-		go func() {
-			srv.GracefulStop()
-			close(stopped)
-		}()
-		synctest.Wait()
-		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
-		select {
-		case <-stopped:
-			t.Fatal("GracefulStop did not wait")
-		default:
-		}
-		close(release)
-		wantCode(t, <-call, codes.OK)
-		<-stopped
-	})
-}
-
 func TestStopHurriesAGracefulStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, running, _ := waiting()
@@ -163,28 +106,6 @@ func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
 		}
 		wantCode(t, <-call, codes.Unavailable)
 	})
-}
-
-func TestServeByName(t *testing.T) {
-	lis, err := nearcall.Listen("inproc:by-name")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := serve(t, echo{})
-	served := make(chan error)
-	go func() { served <- srv.Serve(lis) }()
-	conn, err := nearcall.NewClient(lis.Target())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	srv.Stop()
-	if err := <-served; err != nil {
-		t.Errorf("Serve after Stop: %v", err)
-	}
 }
 
 func TestServeReportsAClosedListener(t *testing.T) {
@@ -258,10 +179,7 @@ func TestInterceptorsAreShownAWorkingConnection(t *testing.T) {
 
 func TestOtherTargetsGoToGRPC(t *testing.T) {
 	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{})
-	go srv.Serve(lis)
-	defer srv.Stop()
+	startGRPC(t, lis, echo{})
 	for _, target := range []string{lis.Addr().String(), "grpc:" + lis.Addr().String(), "dns:///" + lis.Addr().String()} {
 		conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
 		if err != nil {

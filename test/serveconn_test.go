@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -221,31 +220,6 @@ func TestServeConnEndsWithTheServer(t *testing.T) {
 				}
 				if err := <-served; err != nil {
 					t.Errorf("ServeConn: %v", err)
-				}
-			})
-		})
-	}
-}
-
-// A client that does not finish its handshake is given up at its deadline, whatever it has sent.
-func TestServeConnGivesUpASilentClient(t *testing.T) {
-	for name, says := range map[string]string{"nothing": "", "a part of a line": "near", "HTTP/2": "PRI * HT"} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := serve(t, echo{}, nearcall.ConnectionTimeout(30*time.Second))
-				near, far := net.Pipe()
-				defer near.Close()
-				begun := time.Now()
-				served := serveConn(srv, far)
-				_, _ = io.WriteString(near, says)
-				if err := <-served; !errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("ServeConn: %v", err)
-				}
-				if d := time.Since(begun); d != 30*time.Second {
-					t.Errorf("ServeConn returned after %v", d)
-				}
-				if _, err := near.Read(make([]byte, 1)); err != io.EOF {
-					t.Errorf("the connection is not closed: %v", err)
 				}
 			})
 		})
