@@ -4,58 +4,11 @@ import (
 	"context"
 	"testing"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
 )
-
-// A client can send 64 KiB, gRPC's window, before it receives. A bound on messages
-// instead of bytes would deadlock here.
-func TestAStreamBuffersAsManyBytesAsGRPC(t *testing.T) {
-	client, _ := connect(t, serve(t, echo{}))
-	s, err := client.FullDuplexCall(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const n = 1000
-	for range n {
-		if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(32)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range n {
-		if _, err := s.Recv(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// The window blocks a sender whose peer does not receive.
-func TestASenderIsHeldBack(t *testing.T) {
-	sent := make(chan int)
-	client, _ := connect(t, serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-		n := 0
-		for s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(1024)}) == nil {
-			n++
-		}
-		sent <- n
-		return nil
-	}}))
-	ctx, cancel := context.WithCancel(t.Context())
-	s, err := client.FullDuplexCall(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if n := <-sent; n > 200 {
-		t.Errorf("the handler sent %d KiB to a client that received one; the window is 64", n)
-	}
-}
 
 // Messages are shared if both sides have promised not to modify them, and only then.
 func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {

@@ -3,7 +3,6 @@ package test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -169,27 +168,6 @@ func TestADeadlineWithoutATimerEndsCallsInProcess(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan error, 1)
-		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			time.Sleep(400 * time.Millisecond) // ignores its context
-			ended <- ctx.Err()
-			return &testpb.SimpleResponse{}, nil
-		}}))
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-		if d := time.Since(begin); d != 50*time.Millisecond {
-			t.Errorf("the caller returned after %v", d)
-		}
-		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the handler's context: %v", err)
-		}
-	})
 }
 
 // On the wire a deadline is a duration. It does not depend on clocks that differ

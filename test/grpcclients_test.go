@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,7 +20,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/grpc/test/bufconn"
@@ -304,52 +302,6 @@ func TestAPreparedMessageForClientsOfBothKinds(t *testing.T) {
 	close(release)
 }
 
-// Handlers and interceptors of a service on a loop run there for ordinary gRPC clients,
-// too: state of the service needs no lock.
-func TestCallsOfGRPCClientsRunOnTheLoop(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		state := 0
-		l, end := kind.New()
-		srv := nearcall.NewServer(
-			nearcall.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-				state++
-				return h(ctx, req)
-			}),
-			nearcall.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-				state++
-				return h(srv, s)
-			}),
-		)
-		testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			state++
-			return &testpb.SimpleResponse{Payload: in.Payload}, nil
-		}})
-		lis := listen(t, "tcp:127.0.0.1:0")
-		start(t, srv, lis)
-		clients := []testpb.TestServiceClient{dial(t, lis.Target()), dialGRPC(t, lis)}
-		var all sync.WaitGroup
-		for _, client := range clients {
-			for range 4 {
-				all.Go(func() {
-					for range 5 {
-						if err := callAll(t.Context(), client); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-		}
-		all.Wait()
-		srv.GracefulStop()
-		if err := end(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if state != 200 {
-			t.Errorf("the interceptors and handlers counted to %d, want 200", state)
-		}
-	})
-}
-
 // The end of a loop ends the calls of ordinary gRPC clients that run there or wait for it.
 func TestTheEndOfALoopEndsCallsOfGRPCClients(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
@@ -384,60 +336,6 @@ func TestTheEndOfALoopEndsCallsOfGRPCClients(t *testing.T) {
 		}
 	})
 }
-
-// A call whose deadline passes while its loop is busy returns at once, and its handler does
-// not run.
-func TestACallOfAGRPCClientThatIsLateForItsTurn(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		ran := false
-		arrived := make(contexts, 1)
-		srv, l := onLoop(t, kind, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			ran = true
-			return nil, errors.New("ran")
-		}}, nearcall.StatsHandler(arrived))
-		lis := listen(t, "tcp:127.0.0.1:0")
-		start(t, srv, lis)
-		client := dialGRPC(t, lis)
-		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // connects
-		wantCode(t, err, codes.Unimplemented)
-		outcome(t, "the call", arrived)
-		busy, release := make(chan struct{}), make(chan struct{})
-		if err := l.Post(func() { close(busy); <-release }); err != nil {
-			t.Fatal(err)
-		}
-		<-busy
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-		select {
-		case ctx := <-arrived:
-			<-ctx.Done()
-		default: // it may still arrive, with time left, and then its handler runs
-			close(release)
-			return
-		}
-		close(release)
-		done := make(chan bool, 1)
-		if err := l.Post(func() { done <- ran }); err != nil {
-			t.Fatal(err)
-		}
-		if <-done {
-			t.Error("the handler ran")
-		}
-	})
-}
-
-// contexts is a stats handler that collects the contexts of calls.
-type contexts chan context.Context
-
-func (c contexts) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	c <- ctx
-	return ctx
-}
-
-func (contexts) HandleRPC(context.Context, stats.RPCStats)                         {}
-func (contexts) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (contexts) HandleConn(context.Context, stats.ConnStats)                       {}
 
 // A slowToClose listener tells when Close is called, and closes when it is let.
 type slowToClose struct {

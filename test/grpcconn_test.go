@@ -321,26 +321,6 @@ func TestGRPCConnOfEachTarget(t *testing.T) {
 	}
 }
 
-func TestGRPCConnOfAConnectionThatBecomesIdle(t *testing.T) {
-	lis := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, echo{}), lis)
-	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithIdleTimeout(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	cc := conn.GRPC()
-	if _, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	for cc.GetState() != connectivity.Idle {
-		cc.WaitForStateChange(t.Context(), connectivity.Ready)
-	}
-	if _, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestGRPCConnWithAConfigThatCannotBeHonoured(t *testing.T) {
 	for _, config := range []string{"nonsense", `null`, `{"loadBalancingConfig": [{"no_such_balancer": {}}]}`} {
 		_, conn := connect(t, serve(t, echo{}), nearcall.WithDefaultServiceConfig(config))

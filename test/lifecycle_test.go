@@ -3,7 +3,6 @@ package test
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -65,25 +63,6 @@ func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 	}
 }
 
-func TestStopHurriesAGracefulStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, _ := waiting()
-		srv := serve(t, service)
-		client, _ := connect(t, srv)
-		call := invoke(t.Context(), client)
-		<-running
-		stopped := make(chan struct{})
-		go func() {
-			srv.GracefulStop()
-			close(stopped)
-		}()
-		synctest.Wait()
-		srv.Stop()
-		wantCode(t, <-call, codes.Unavailable)
-		<-stopped
-	})
-}
-
 func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, release := make(chan struct{}), make(chan struct{})
@@ -119,85 +98,6 @@ func TestServeReportsAClosedListener(t *testing.T) {
 	_ = lis.Close()
 	if err := <-served; err == nil {
 		t.Error("Serve returned nil though nobody stopped the server")
-	}
-}
-
-func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, release := waiting()
-		client, _ := connect(t, serve(t, service, nearcall.MaxConcurrentStreams(2)))
-		var calls []<-chan error
-		for range 5 {
-			calls = append(calls, invoke(t.Context(), client))
-		}
-		synctest.Wait()
-		if n := len(running); n != 2 {
-			t.Errorf("%d calls run at a time, want 2", n)
-		}
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		wantCode(t, <-invoke(short, client), codes.DeadlineExceeded)
-		close(release)
-		for _, c := range calls {
-			wantCode(t, <-c, codes.OK)
-		}
-		if n := len(running); n != 5 {
-			t.Errorf("%d handlers ran, want 5: one that gave up must not", n)
-		}
-	})
-}
-
-// Interceptors can use the *grpc.ClientConn that they get: for its target and for calls
-// of their own.
-func TestInterceptorsAreShownAWorkingConnection(t *testing.T) {
-	first := true // the calls below pass the interceptor as well
-	_, conn := connect(t, serve(t, echo{}), nearcall.WithUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if first {
-				first = false
-				if cc.Target() == "" {
-					t.Error("no target")
-				}
-				client := testpb.NewTestServiceClient(cc)
-				if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
-					t.Errorf("a unary call by the interceptor's connection: %v", err)
-				}
-				s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
-				for err == nil {
-					_, err = s.Recv()
-				}
-				if err != io.EOF {
-					t.Errorf("a stream by the interceptor's connection: %v", err)
-				}
-			}
-			return invoker(ctx, method, req, reply, cc, opts...)
-		}))
-	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestOtherTargetsGoToGRPC(t *testing.T) {
-	lis := listenTCP(t)
-	startGRPC(t, lis, echo{})
-	for _, target := range []string{lis.Addr().String(), "grpc:" + lis.Addr().String(), "dns:///" + lis.Addr().String()} {
-		conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := conn.Target(); got != target {
-			t.Errorf("Target() = %q, want %q", got, target)
-		}
-		_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		wantCode(t, err, codes.OK)
-		for s := conn.GetState(); s != connectivity.Ready; s = conn.GetState() {
-			if !conn.WaitForStateChange(t.Context(), s) { // grpc-go's state can lag behind its calls
-				t.Fatal("the connection did not become ready")
-			}
-		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

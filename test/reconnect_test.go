@@ -370,47 +370,6 @@ func TestWaitForReadyWaitsForTheServer(t *testing.T) {
 	})
 }
 
-func TestConnectivityStates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn, err := nearcall.NewClient("inproc:states")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		expect := func(from, want connectivity.State) {
-			t.Helper()
-			for s := from; s != want; s = conn.GetState() {
-				if !conn.WaitForStateChange(t.Context(), s) {
-					t.Fatal("the context ended")
-				}
-			}
-		}
-		if s := conn.GetState(); s != connectivity.Idle {
-			t.Fatalf("a new connection is %v", s)
-		}
-		conn.Connect()
-		expect(connectivity.Idle, connectivity.TransientFailure)
-		lis, err := nearcall.Listen("inproc:states")
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := serve(t, echo{})
-		go srv.Serve(lis)
-		expect(connectivity.TransientFailure, connectivity.Ready)
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if conn.WaitForStateChange(short, connectivity.Ready) {
-			t.Error("the state changed without a reason")
-		}
-		srv.Stop()
-		expect(connectivity.Ready, connectivity.Idle)
-		_ = conn.Close()
-		if s := conn.GetState(); s != connectivity.Shutdown {
-			t.Errorf("a closed connection is %v", s)
-		}
-	})
-}
-
 // An attempt to connect may take as long as in grpc-go, whatever the target and ConnectParams.
 func TestAnAttemptToConnectMayTakeAsLongAsInGRPC(t *testing.T) {
 	slow := backoff.Config{BaseDelay: time.Second, Multiplier: 4, MaxDelay: time.Minute}

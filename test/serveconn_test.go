@@ -10,11 +10,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
@@ -180,50 +178,6 @@ func TestServeConnSecuresTheConnection(t *testing.T) {
 		t.Errorf("ServeConn of a client without TLS: %v", err)
 	}
 	_ = near.Close()
-}
-
-// GracefulStop waits for the calls of a connection, Stop ends them, and ServeConn returns after
-// either has done its work.
-func TestServeConnEndsWithTheServer(t *testing.T) {
-	for name, graceful := range map[string]bool{"Stop": false, "GracefulStop": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, running, release := waiting()
-				srv := serve(t, e)
-				near, far := net.Pipe()
-				served := serveConn(srv, far)
-				cc, err := nearcall.NewClient("tcp:localhost:1", nearcall.WithContextDialer(once(near)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer cc.Close()
-				called := invoke(t.Context(), testpb.NewTestServiceClient(cc))
-				<-running
-				if !graceful {
-					srv.Stop()
-					wantCode(t, <-called, codes.Unavailable)
-					if err := <-served; err != nil {
-						t.Errorf("ServeConn: %v", err)
-					}
-					return
-				}
-				go srv.GracefulStop()
-				synctest.Wait()
-				select {
-				case err := <-served:
-					t.Fatalf("ServeConn returned %v while a call ran", err)
-				default:
-				}
-				close(release)
-				if err := <-called; err != nil {
-					t.Error(err)
-				}
-				if err := <-served; err != nil {
-					t.Errorf("ServeConn: %v", err)
-				}
-			})
-		})
-	}
 }
 
 // Whatever ServeConn returns, it has closed the connection.

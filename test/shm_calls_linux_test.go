@@ -96,46 +96,6 @@ func mappings(t *testing.T) int {
 	return strings.Count(string(maps), "memfd:nearcall")
 }
 
-// TestArrivedMessagesSurviveConnection: until they are received,
-// large messages are in the server's memory, which must stay mapped.
-func TestArrivedMessagesSurviveConnection(t *testing.T) {
-	hold(t)
-	for _, network := range append([]string{"unix"}, overShm...) {
-		t.Run(network, func(t *testing.T) {
-			const size = 40_000
-			lis := listen(t, targetFor(t, network))
-			srv := serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-				for range 2 {
-					if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, size)}}); err != nil {
-						return err
-					}
-				}
-				return nil
-			}})
-			start(t, srv, lis)
-			client := dial(t, lis.Target(), over(network)...)
-			s, err := client.FullDuplexCall(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Header(); err != nil { // the handler runs
-				t.Fatal(err)
-			}
-			srv.GracefulStop()
-			becomes(t, "the connection has ended", func(s *metricspb.SharedMemory) bool { return s.Connections == 0 })
-			for range 2 {
-				m, err := s.Recv()
-				if n := len(m.GetPayload().GetBody()); n != size || err != nil {
-					t.Fatalf("%d bytes, %v", n, err)
-				}
-			}
-			if _, err := s.Recv(); err != io.EOF {
-				t.Errorf("the stream ends with %v", err)
-			}
-		})
-	}
-}
-
 // What has arrived is received as far as the client's bound goes, whatever else both sides had in their
 // memory. The rest is lost with an error that names the bound.
 func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {

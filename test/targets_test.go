@@ -101,7 +101,7 @@ func TestTargetsOfGRPC(t *testing.T) {
 		}
 		addr := lis.Addr().String()
 		_, port, _ := net.SplitHostPort(addr)
-		for _, target := range []string{addr, "dns:///" + addr, "passthrough:///" + addr, "localhost:" + port, ":" + port} {
+		for _, target := range []string{addr, "grpc:" + addr, "dns:///" + addr, "passthrough:///" + addr, "localhost:" + port, ":" + port} {
 			t.Run(fmt.Sprint(kind, " ", target), func(t *testing.T) {
 				client := dial(t, target, nearcall.WithTransportCredentials(insecureCreds()))
 				for range 3 {
