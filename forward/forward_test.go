@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
@@ -224,42 +223,6 @@ func TestStopOfTheGRPCServerEndsItsCalls(t *testing.T) {
 	}
 }
 
-func TestGracefulStopWaitsForForwardedCalls(t *testing.T) {
-	running, release := make(chan struct{}), make(chan struct{})
-	_, srv := forwarding(t, service{unary: func(context.Context) error {
-		close(running)
-		<-release
-		return nil
-	}})
-	client := testpb.NewTestServiceClient(connect(t, srv))
-	done := make(chan error, 1)
-	go func() {
-		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		done <- err
-	}()
-	<-running
-	stopped := make(chan struct{})
-	go func() {
-		srv.GracefulStop()
-		close(stopped)
-	}()
-	for {
-		if _, err := client.EmptyCall(t.Context(), &testpb.Empty{}); status.Code(err) == codes.Unavailable {
-			break // it stops
-		}
-	}
-	select {
-	case <-stopped:
-		t.Error("GracefulStop does not wait")
-	default:
-	}
-	close(release)
-	if err := <-done; err != nil {
-		t.Errorf("the call that ran: %v", err)
-	}
-	<-stopped
-}
-
 func TestServicesOfBothServersAreFound(t *testing.T) {
 	there := grpc.NewServer()
 	testpb.RegisterTestServiceServer(there, service{})
@@ -323,37 +286,6 @@ type picky struct {
 }
 
 func (p picky) RecvMsg(any) error { return p.err }
-
-func TestHandlersFindTheirCallersAddress(t *testing.T) {
-	addr := make(chan net.Addr, 1)
-	_, srv := forwarding(t, service{unary: func(ctx context.Context) error {
-		p, _ := peer.FromContext(ctx)
-		addr <- p.Addr
-		return nil
-	}})
-	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(lis) }()
-	conn, err := nearcall.NewClient(lis.Target())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var own peer.Peer
-	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.Peer(&own)); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-addr; got.String() != own.LocalAddr.String() || got.Network() != "tcp" {
-		t.Errorf("the caller is at %v, and the handler finds %v", own.LocalAddr, got)
-	}
-	_ = conn.Close()
-	srv.Stop()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-}
 
 func TestRPCCompressorIsRefused(t *testing.T) {
 	//lint:ignore SA1019 programs still use it

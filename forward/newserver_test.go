@@ -24,7 +24,6 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/testdata"
 
@@ -169,24 +168,6 @@ func TestNewServerTakesClientsOfBothKinds(t *testing.T) {
 	}
 }
 
-func TestNewServerListsItsServices(t *testing.T) {
-	l := newLibrary(t, "tcp", service{})
-	s, err := reflectionpb.NewServerReflectionClient(l.near(t)).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
-	listed, err := s.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(listed.GetListServicesResponse().GetService()); n != len(l.GetServiceInfo()) || n != 2 {
-		t.Errorf("reflection lists %v", listed)
-	}
-}
-
 func TestOptionsOfNewServerApplyToNearcallsClients(t *testing.T) {
 	var seen []string
 	l := newLibrary(t, "tcp", service{},
@@ -256,69 +237,52 @@ func TestAHandlerCanStopNewServer(t *testing.T) {
 	<-stopped
 }
 
+// GracefulStop waits for the calls of nearcall's clients. Stop cuts it short.
 func TestGracefulStopOfNewServerWaitsForNearcallsCalls(t *testing.T) {
-	running, release := make(chan struct{}), make(chan struct{})
-	l := newLibrary(t, "unix", service{unary: func(context.Context) error {
-		close(running)
-		<-release
-		return nil
-	}})
-	conn := l.near(t)
-	client := testpb.NewTestServiceClient(conn)
-	done := make(chan error, 1)
-	go func() {
-		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		done <- err
-	}()
-	<-running
-	stopped := make(chan struct{})
-	go func() {
-		l.GracefulStop()
-		close(stopped)
-	}()
-	leak.Eventually(t, "the server takes no more calls", func() bool {
-		_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
-		return err != nil && strings.Contains(err.Error(), "connect")
-	})
-	select {
-	case <-stopped:
-		t.Error("GracefulStop does not wait")
-	default:
+	for name, end := range map[string]struct {
+		stop bool
+		want codes.Code
+	}{"GracefulStop": {false, codes.OK}, "Stop during it": {true, codes.Unavailable}} {
+		t.Run(name, func(t *testing.T) {
+			running, release := make(chan struct{}), make(chan struct{})
+			l := newLibrary(t, "unix", service{unary: func(ctx context.Context) error {
+				close(running)
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
+			}})
+			client := testpb.NewTestServiceClient(l.near(t))
+			done := make(chan error, 1)
+			go func() {
+				_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+				done <- err
+			}()
+			<-running
+			stopped := make(chan struct{})
+			go func() {
+				l.GracefulStop()
+				close(stopped)
+			}()
+			leak.Eventually(t, "the server takes no more calls", func() bool {
+				_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
+				return err != nil && strings.Contains(err.Error(), "connect")
+			})
+			select {
+			case <-stopped:
+				t.Error("GracefulStop does not wait")
+			default:
+			}
+			if end.stop {
+				l.Stop()
+			} else {
+				close(release)
+			}
+			wantCode(t, "the call that ran", <-done, end.want)
+			<-stopped
+		})
 	}
-	close(release)
-	if err := <-done; err != nil {
-		t.Errorf("the call that ran: %v", err)
-	}
-	<-stopped
-}
-
-// TestStopOfNewServerCutsGracefulStopShort while a call of nearcall's client runs.
-func TestStopOfNewServerCutsGracefulStopShort(t *testing.T) {
-	running := make(chan struct{})
-	l := newLibrary(t, "unix", service{unary: func(ctx context.Context) error {
-		close(running)
-		<-ctx.Done()
-		return ctx.Err()
-	}})
-	client := testpb.NewTestServiceClient(l.near(t))
-	done := make(chan error, 1)
-	go func() {
-		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		done <- err
-	}()
-	<-running
-	stopped := make(chan struct{})
-	go func() {
-		l.GracefulStop()
-		close(stopped)
-	}()
-	leak.Eventually(t, "the server takes no more calls", func() bool {
-		_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
-		return err != nil && strings.Contains(err.Error(), "connect")
-	})
-	l.Stop()
-	wantCode(t, "the call that ran", <-done, codes.Unavailable)
-	<-stopped
 }
 
 // When GracefulStop returns the program may exit, so what nearcall's clients get is written.

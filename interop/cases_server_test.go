@@ -263,83 +263,15 @@ var serverCases = []Case{
 		stopped.Wait()
 	}},
 	{41, "Stop cancels running calls", func(c *C) {
-		h := c.Named("handler")
-		started := make(chan struct{}, 2)
-		over := make(chan struct{}, 2)
-		conn := c.Start(Config{Service: &Service{
-			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				started <- struct{}{}
-				Until(ctx, ctx.Done())
-				h.Note("%v", ctx.Err())
-				over <- struct{}{}
-				return nil, ctx.Err()
-			},
-			Duplex: func(s duplexServer) error {
-				started <- struct{}{}
-				Until(s.Context(), s.Context().Done())
-				h.Note("%v", s.Context().Err())
-				over <- struct{}{}
-				return s.Context().Err()
-			},
-		}})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, err := conn.UnaryCall(c.Context(), request("x"))
-			c.Named("unary").Code("unary", err)
-		}()
-		s, err := conn.FullDuplexCall(c.Context())
-		c.Err("start", err)
-		c.Wait(started)
-		c.Wait(started)
-		conn.Stop()
-		_, err = s.Recv()
-		c.Code("recv", err)
-		c.Wait(done)
-		c.Wait(over)
-		c.Wait(over)
-		_, err = conn.UnaryCall(c.Context(), request("x"))
+		conn := endRunning(c, func(conn *Conn) { conn.Stop() })
+		_, err := conn.UnaryCall(c.Context(), request("x"))
 		c.Code("after", err)
 		conn.Stop()
 		conn.GracefulStop()
 	}},
 	{41, "Close ends the client's calls", func(c *C) {
-		h := c.Named("handler")
-		started := make(chan struct{}, 2)
-		over := make(chan struct{}, 2)
-		conn := c.Start(Config{Service: &Service{
-			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				started <- struct{}{}
-				Until(ctx, ctx.Done())
-				h.Note("%v", ctx.Err())
-				over <- struct{}{}
-				return nil, ctx.Err()
-			},
-			Duplex: func(s duplexServer) error {
-				started <- struct{}{}
-				Until(s.Context(), s.Context().Done())
-				h.Note("%v", s.Context().Err())
-				over <- struct{}{}
-				return s.Context().Err()
-			},
-		}})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, err := conn.UnaryCall(c.Context(), request("x"))
-			c.Named("unary").Code("unary", err)
-		}()
-		s, err := conn.FullDuplexCall(c.Context())
-		c.Err("start", err)
-		c.Wait(started)
-		c.Wait(started)
-		c.Code("close", conn.Link.Close())
-		_, err = s.Recv()
-		c.Code("recv", err)
-		c.Wait(done)
-		c.Wait(over)
-		c.Wait(over)
-		_, err = conn.FullDuplexCall(c.Context())
+		conn := endRunning(c, func(conn *Conn) { c.Code("close", conn.Link.Close()) })
+		_, err := conn.FullDuplexCall(c.Context())
 		c.Err("after", err)
 	}},
 	{41, "Close releases callers whose handlers go on", func(c *C) {
@@ -612,6 +544,40 @@ func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) 
 	}
 	c.Wait(s.Context().Done())
 	c.Note("stream context %v", s.Context().Err())
+}
+
+// endRunning notes what a unary call and a stream, and their handlers, get when end is called.
+func endRunning(c *C, end func(*Conn)) *Conn {
+	h := c.Named("handler")
+	started, over := make(chan struct{}, 2), make(chan struct{}, 2)
+	run := func(ctx context.Context) error {
+		started <- struct{}{}
+		Until(ctx, ctx.Done())
+		h.Note("%v", ctx.Err())
+		over <- struct{}{}
+		return ctx.Err()
+	}
+	conn := c.Start(Config{Service: &Service{
+		Unary:  func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) { return nil, run(ctx) },
+		Duplex: func(s duplexServer) error { return run(s.Context()) },
+	}})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := conn.UnaryCall(c.Context(), request("x"))
+		c.Named("unary").Code("unary", err)
+	}()
+	s, err := conn.FullDuplexCall(c.Context())
+	c.Err("start", err)
+	c.Wait(started)
+	c.Wait(started)
+	end(conn)
+	_, err = s.Recv()
+	c.Code("recv", err)
+	c.Wait(done)
+	c.Wait(over)
+	c.Wait(over)
+	return conn
 }
 
 // callersAreReleased notes what callers get when end is called, if handlers return only

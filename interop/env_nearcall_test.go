@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -21,8 +22,6 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/forward"
-	"github.com/nearcall/nearcall/internal/options"
-	"github.com/nearcall/nearcall/internal/testing/hostile"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	_ "github.com/nearcall/nearcall/quic"
 )
@@ -34,7 +33,6 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.HandlerPlacement(nearcall.Inline))},
 	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.HandlerPlacement(nearcall.Workers))},
 	{Name: "inproc-name", Start: inprocName},
-	{Name: "hostile", Start: startHostile, Differs: map[string]string{"limits count what is compressed": "nothing is compressed, and receivers count what arrives"}},
 	{Name: "unix", Start: overPath("unix", nearcall.WithDisableSharedMemory())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true), Differs: tlsDiffers},
@@ -73,7 +71,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 // near sets Near for environments within the process.
 func near(envs []Env) []Env {
 	for i := range envs {
-		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc") || envs[i].Name == "hostile"
+		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc")
 	}
 	return envs
 }
@@ -269,8 +267,18 @@ func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 	}
 }
 
+// A pieces passes bytes on in pieces of random sizes, some of them late.
+type pieces struct{ net.Conn }
+
+func (p pieces) Read(b []byte) (int, error) {
+	if rand.IntN(20) == 0 {
+		time.Sleep(50 * time.Microsecond)
+	}
+	return p.Conn.Read(b[:min(len(b), 1+rand.IntN(8000))])
+}
+
 // overConn connects through a net.Pipe whose other end ServeConn serves, with TLS if the connection
-// must be private.
+// must be private. Both ends read in pieces.
 func overConn(cfg *Config) (*Link, error) {
 	with := *cfg
 	var more []nearcall.DialOption
@@ -283,11 +291,11 @@ func overConn(cfg *Config) (*Link, error) {
 	var served sync.WaitGroup
 	dial = append(dial, nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 		near, far := net.Pipe()
-		served.Go(func() { _ = srv.ServeConn(far) })
+		served.Go(func() { _ = srv.ServeConn(pieces{far}) })
 		if cfg.Silence != nil {
 			near = silentConn{near, cfg.Silence}
 		}
-		return near, nil
+		return pieces{near}, nil
 	}))
 	conn, err := nearcall.NewClient("tcp:localhost:1", append(dial, more...)...)
 	if err != nil {
@@ -422,13 +430,6 @@ func inprocName(cfg *Config) (*Link, error) {
 		return nil, err
 	}
 	return serve(cfg, lis, lis.Target())
-}
-
-// startHostile connects through package hostile, with splitting and delays.
-func startHostile(cfg *Config) (*Link, error) {
-	n := number.Add(1)
-	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 50 * time.Microsecond, MaxFragment: 8000})
-	return serve(cfg, lis, lis.Target(), options.WithDialer(lis.Dialer()))
 }
 
 // serve serves lis and connects to target.

@@ -2,7 +2,6 @@ package quic
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -23,7 +22,6 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
-	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -172,63 +170,6 @@ func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
 	})
 }
 
-func TestGracefulStopLosesNoReply(t *testing.T) {
-	const calls, size = 20, 1 << 20
-	begun := make(chan struct{}, calls)
-	release := make(chan struct{})
-	srv, target := serve(t, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		begun <- struct{}{}
-		<-release
-		return &testpb.SimpleResponse{Payload: payload(size).Payload}, nil
-	}})
-	client := dial(t, target)
-	var all sync.WaitGroup
-	for range calls {
-		all.Go(func() {
-			out, err := client.UnaryCall(t.Context(), empty)
-			if err != nil || len(out.Payload.Body) != size {
-				t.Errorf("%v", err)
-			}
-		})
-	}
-	leak.Within(t, time.Minute, "all calls begin", func() {
-		for range calls {
-			<-begun
-		}
-	})
-	close(release)
-	srv.GracefulStop()
-	all.Wait()
-}
-
-// The callee ends the call while the caller sends: the request to stop sending may arrive before
-// the end.
-func TestTheEndIsSeenAlthoughTheCalleeStopsTheCaller(t *testing.T) {
-	_, target := serve(t, service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
-		if _, err := st.Recv(); err != nil {
-			return err
-		}
-		return status.Error(codes.FailedPrecondition, "enough")
-	}})
-	client := dial(t, target)
-	for range 200 {
-		st, err := client.FullDuplexCall(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		message := &testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 30_000)}}
-		for err == nil {
-			err = st.Send(message)
-		}
-		if err != io.EOF {
-			t.Fatalf("Send: %v, want io.EOF", err)
-		}
-		if _, err := st.Recv(); status.Code(err) != codes.FailedPrecondition {
-			t.Fatalf("Recv: %v, want FailedPrecondition", err)
-		}
-	}
-}
-
 func TestAnAbortCallbackMayReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
@@ -244,35 +185,6 @@ func TestAnAbortCallbackMayReceive(t *testing.T) {
 			t.Errorf("Recv: %v, want the text of the callee's reason", err)
 		}
 	})
-}
-
-func TestEndedCallsMakeRoomForOthers(t *testing.T) {
-	_, target := serve(t, service{stream: func(testpb.TestService_FullDuplexCallServer) error { return nil }},
-		nearcall.MaxConcurrentStreams(4))
-	client := dial(t, target)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 50 {
-				if _, err := client.UnaryCall(ctx, payload(2000)); err != nil {
-					t.Errorf("unary: %v", err)
-				}
-				st, err := client.FullDuplexCall(ctx) // ends without CloseSend
-				if err == nil {
-					_, err = st.Recv()
-				}
-				if err != io.EOF {
-					t.Errorf("stream: %v, want io.EOF", err)
-				}
-				gone, leave := context.WithCancel(ctx)
-				leave()
-				_, _ = client.UnaryCall(gone, empty)
-			}
-		})
-	}
-	all.Wait()
 }
 
 // Windows that are larger than the buffers of the sockets make even the loopback interface lose
@@ -339,36 +251,6 @@ func TestCallsThatDoNotBeginAreReset(t *testing.T) {
 			qs.CancelWrite(0)
 		}
 	})
-}
-
-func TestNoiseDoesNoHarm(t *testing.T) {
-	_, target := serve(t, service{})
-	client := dial(t, target)
-	if _, err := client.UnaryCall(t.Context(), empty); err != nil {
-		t.Fatal(err)
-	}
-	noise, err := net.Dial("udp", strings.TrimPrefix(target, "quic:"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = noise.Close() }()
-	b := make([]byte, 1300)
-	for i := range 2000 {
-		_, _ = rand.Read(b)
-		switch i % 3 {
-		case 0: // a long header of a version that does not exist
-			copy(b, []byte{0xc0, 0x1a, 0x2a, 0x3a, 0x4a})
-		case 1: // an Initial
-			copy(b, []byte{0xc0, 0, 0, 0, 1, 8})
-		}
-		_, _ = noise.Write(b[:1+i%len(b)])
-	}
-	if _, err := client.UnaryCall(t.Context(), empty); err != nil {
-		t.Error(err)
-	}
-	if _, err := dial(t, target).UnaryCall(t.Context(), empty); err != nil {
-		t.Errorf("a new client: %v", err)
-	}
 }
 
 func TestStreamsThatNobodyReceivesStallNoOthers(t *testing.T) {

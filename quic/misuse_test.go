@@ -5,17 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	q "github.com/quic-go/quic-go"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 
-	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
@@ -129,54 +124,4 @@ func TestWrongControlFramesEndTheConnection(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A peer that opens calls and resets each at once costs no more goroutines than it may have calls.
-func TestCallsThatAreResetAtOnceDoNotPileUp(t *testing.T) {
-	const most = 50
-	release := make(chan struct{})
-	var begun atomic.Int32
-	_, target := serve(t, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		begun.Add(1)
-		<-release
-		return &testpb.SimpleResponse{}, nil
-	}}, nearcall.MaxConcurrentStreams(most))
-	s := sessionTo(t, target)
-	before := runtime.NumGoroutine()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	conn, request := s.conn, call("UnaryCall", nil)
-	for range 20 * most {
-		qs, err := conn.OpenStreamSync(ctx)
-		if err != nil {
-			break
-		}
-		was := begun.Load()
-		_, _ = qs.Write(request)
-		for end := time.Now().Add(5 * time.Millisecond); begun.Load() == was && time.Now().Before(end); {
-			time.Sleep(50 * time.Microsecond) // a call that is reset earlier would have no handler
-		}
-		qs.CancelRead(0)
-		qs.CancelWrite(0)
-	}
-	if n := begun.Load(); n != most {
-		t.Errorf("%d handlers have begun, want %d", n, most)
-	}
-	if n := runtime.NumGoroutine() - before; n > 3*most {
-		t.Errorf("%d goroutines run for %d calls at most", n, most)
-	}
-	close(release)
-	for range 2 * most { // none of them has taken another's room for ever
-		qs, err := conn.OpenStreamSync(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = qs.SetDeadline(time.Now().Add(10 * time.Second))
-		_, _ = qs.Write(request)
-		_ = qs.Close()
-		if _, err := io.ReadAll(qs); err != nil {
-			t.Fatalf("a call afterwards: %v", err)
-		}
-	}
-	_ = s.Close(errors.New("the test is over"))
 }

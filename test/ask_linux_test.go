@@ -22,16 +22,7 @@ import (
 // gives access to the socket.
 func TestAnAskedSocketIsStillOne(t *testing.T) {
 	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{})
-	served := make(chan error)
-	go func() { served <- srv.Serve(lis) }()
-	defer func() {
-		srv.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	startGRPC(t, lis, echo{})
 	creds, _ := asking.With(insecure.NewCredentials())
 	dialled := make(chan *net.TCPConn, 1)
 	conn, err := grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(creds),

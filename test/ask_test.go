@@ -2,9 +2,7 @@ package test
 
 import (
 	"crypto/tls"
-	"errors"
 	"io"
-	"net"
 	"strings"
 	"testing"
 
@@ -17,43 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/asking"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
-
-// TestAServerIsAskedOnEveryPath, and the connection goes on as any other, whether or not the server
-// takes ordinary gRPC clients.
-func TestAServerIsAskedOnEveryPath(t *testing.T) {
-	hold(t)
-	for _, network := range available(t, networks("tcp", "unix")...) {
-		for _, kinds := range []nearcall.ClientKind{0, nearcall.GRPCClients, nearcall.GRPCClients | nearcall.WebClients} {
-			t.Run(network, func(t *testing.T) {
-				var p peer.Peer
-				var md metadata.MD
-				lis := listen(t, targetFor(t, network))
-				start(t, serve(t, seen(&p, &md), nearcall.OtherClients(kinds)), lis)
-				client := dial(t, lis.Target(), over(network)...)
-				wantCode(t, <-invoke(t.Context(), client), codes.OK)
-				if got, want := p.Addr.Network(), addressedAs(network); got != want {
-					t.Errorf("the call came over %s, want %s", got, want)
-				}
-			})
-		}
-	}
-}
-
-// TestADeclinedOfferFollowsTheQuestion: the connection stays a socket.
-func TestADeclinedOfferFollowsTheQuestion(t *testing.T) {
-	var p peer.Peer
-	var md metadata.MD
-	lis := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, seen(&p, &md), nearcall.DisableSharedMemory()), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
-	if got := p.Addr.Network(); got != "unix" {
-		t.Errorf("the call came over %s", got)
-	}
-}
 
 // offers returns credentials of NewTLS that offer nearcall's protocol by ALPN.
 func offers(t *testing.T, config *tls.Config) credentials.TransportCredentials {
@@ -173,10 +136,7 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lis := listenTCP(t)
-			srv := grpc.NewServer(c.server...)
-			testpb.RegisterTestServiceServer(srv, echo{})
-			served := make(chan error)
-			go func() { served <- srv.Serve(lis) }()
+			startGRPC(t, lis, echo{}, c.server...)
 			creds, answers := asking.With(c.client)
 			conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(creds), grpc.WithAuthority("localhost"))
 			if err != nil {
@@ -194,25 +154,6 @@ func TestAnOrdinaryServerIsAsked(t *testing.T) {
 				t.Error("the client has asked more than once, or takes it for a server of nearcall")
 			}
 			_ = conn.Close()
-			srv.Stop()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
 		})
-	}
-}
-
-// TestAServerThatExpectsTLSIsAsked in vain, and the client learns why.
-func TestAServerThatExpectsTLSIsAsked(t *testing.T) {
-	certs := newCertificates(t)
-	lis := listen(t, "tcp:127.0.0.1:0")
-	start(t, serve(t, echo{}, nearcall.Creds(nearcall.NewTLS(certs.server(nil)))), lis)
-	conn, err := net.Dial("tcp", lis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, _, err := sock.Ask(t.Context(), conn, nil); !errors.Is(err, link.ErrForeign) || !strings.Contains(err.Error(), "expects TLS") {
-		t.Error(err)
 	}
 }

@@ -132,16 +132,13 @@ func TestErrorsOfGRPCAskWhetherATargetOfNearcallWasMeant(t *testing.T) {
 
 		// Without a connection error there is no hint.
 		lis := bufconn.Listen(1 << 10)
-		srv := grpc.NewServer()
-		testpb.RegisterTestServiceServer(srv, echo{})
-		go srv.Serve(lis)
+		startGRPC(t, lis, echo{})
 		resolver.SetDefaultScheme("passthrough")
 		reaches := nearcall.WithGRPCDialOptions(grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
 		client = dial(t, target, reaches, nearcall.WithTransportCredentials(insecure.NewCredentials()))
 		resolver.SetDefaultScheme("dns")
 		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
 		wantCode(t, err, codes.OK)
-		srv.Stop()
 	}
 }
 
@@ -163,37 +160,6 @@ func TestAStoppedServersOwnClientSaysThatItIsStopped(t *testing.T) {
 	if wantCode(t, err, codes.Unavailable); err == nil || strings.Contains(err.Error(), "inproc") || !strings.Contains(err.Error(), "the server is stopped") {
 		t.Errorf("the error is %v", err)
 	}
-}
-
-func TestANameNobodyListensOnIsUnavailable(t *testing.T) {
-	conn, err := nearcall.NewClient("inproc:nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, err = testpb.NewTestServiceClient(conn).EmptyCall(t.Context(), &testpb.Empty{})
-	wantCode(t, err, codes.Unavailable)
-	if !strings.Contains(err.Error(), "nobody in this process listens") {
-		t.Errorf("the error does not say what is wrong: %v", err)
-	}
-}
-
-func TestANameIsTakenOnce(t *testing.T) {
-	first, err := nearcall.Listen("inproc:taken")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nearcall.Listen("inproc:taken"); err == nil || !strings.Contains(err.Error(), "taken") {
-		t.Errorf("the second listener: %v", err)
-	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := nearcall.Listen("inproc:taken")
-	if err != nil {
-		t.Fatalf("after Close: %v", err)
-	}
-	_ = again.Close()
 }
 
 // mustPanic returns what f panics with, as text.
@@ -271,43 +237,6 @@ func TestNilContextsAndConnectionsAreErrors(t *testing.T) {
 	wantCode(t, nobody.Invoke(t.Context(), method, &testpb.SimpleRequest{}, &testpb.SimpleResponse{}), codes.Internal)
 	_, err = nobody.NewStream(t.Context(), &grpc.StreamDesc{}, method)
 	wantCode(t, err, codes.Internal)
-}
-
-func TestMessagesThatCannotTravelAreErrors(t *testing.T) {
-	_, conn := connect(t, serve(t, echo{}))
-	const method = "/grpc.testing.TestService/UnaryCall"
-	err := conn.Invoke(t.Context(), method, "not a message", &testpb.SimpleResponse{})
-	wantCode(t, err, codes.Internal)
-	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{}, new(int))
-	wantCode(t, err, codes.Internal)
-	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{}, &testpb.SimpleResponse{}, grpc.CallContentSubtype("nothing"))
-	wantCode(t, err, codes.Internal)
-	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{Payload: payload(5 << 20)}, &testpb.SimpleResponse{})
-	wantCode(t, err, codes.ResourceExhausted)
-}
-
-func TestACallOptionThatCannotBeHonouredIsRefused(t *testing.T) {
-	_, conn := connect(t, serve(t, echo{}))
-	err := conn.Invoke(t.Context(), "/grpc.testing.TestService/UnaryCall", &testpb.SimpleRequest{}, &testpb.SimpleResponse{},
-		grpc.UseCompressor("unheard of"))
-	wantCode(t, err, codes.Internal)
-
-	// An unknown option that embeds EmptyCallOption has no effect, as in grpc-go.
-	type foreign struct{ grpc.EmptyCallOption }
-	err = conn.Invoke(t.Context(), "/grpc.testing.TestService/UnaryCall", &testpb.SimpleRequest{}, &testpb.SimpleResponse{}, foreign{})
-	wantCode(t, err, codes.OK)
-}
-
-func TestUseAfterClose(t *testing.T) {
-	client, conn := connect(t, serve(t, echo{}))
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-	wantCode(t, err, codes.Canceled)
-	_, err = client.FullDuplexCall(t.Context())
-	wantCode(t, err, codes.Canceled)
-	wantCode(t, conn.Close(), codes.Canceled)
 }
 
 func TestServiceConfigsThatCannotBeHonoured(t *testing.T) {

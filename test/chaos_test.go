@@ -6,7 +6,6 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/chaos"
-	"github.com/nearcall/nearcall/internal/testing/hostile"
 )
 
 // TestChaos makes random calls while they are cancelled, while handlers fail and panic, and
@@ -22,9 +21,6 @@ func TestChaos(t *testing.T) {
 		{Name: "inproc, inline and limited", Server: []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Inline), nearcall.MaxConcurrentStreams(3)}},
 		{Name: "inproc, storm", Storm: true, Worker: true, Server: []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Workers), nearcall.MaxConcurrentStreams(6)}},
 		{Name: "inproc, closing", Storm: true, Closing: true},
-		{Name: "hostile", Worker: true, Hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
-		{Name: "hostile, storm", Storm: true, Worker: true,
-			Hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
 	}
 	for _, network := range networks("unix") {
 		scenarios = append(scenarios,

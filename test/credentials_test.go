@@ -206,19 +206,12 @@ func TestUnixPeersAreKnown(t *testing.T) {
 func overGRPC(t *testing.T, e echo, certs certificates) testpb.TestServiceClient {
 	t.Helper()
 	lis := listenTCP(t)
-	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.server(nil))))
-	testpb.RegisterTestServiceServer(srv, e)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(lis) }()
+	startGRPC(t, lis, e, grpc.Creds(credentials.NewTLS(certs.server(nil))))
 	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(certs.client(nil))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = conn.Close()
-		srv.Stop()
-		<-served
-	})
+	t.Cleanup(func() { _ = conn.Close() })
 	return testpb.NewTestServiceClient(conn)
 }
 

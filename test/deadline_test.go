@@ -3,7 +3,6 @@ package test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -94,10 +93,7 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 	}
 	t.Run("fallback", func(t *testing.T) {
 		lis := listenTCP(t)
-		srv := grpc.NewServer()
-		testpb.RegisterTestServiceServer(srv, new(patient))
-		go srv.Serve(lis)
-		defer srv.Stop()
+		startGRPC(t, lis, new(patient))
 		client := dial(t, "tcp:"+lis.Addr().String())
 		if _, err := client.EmptyCall(t.Context(), new(testpb.Empty)); err != nil { // it connects
 			t.Fatal(err)
@@ -172,27 +168,6 @@ func TestADeadlineWithoutATimerEndsCallsInProcess(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan error, 1)
-		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			time.Sleep(400 * time.Millisecond) // ignores its context
-			ended <- ctx.Err()
-			return &testpb.SimpleResponse{}, nil
-		}}))
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-		if d := time.Since(begin); d != 50*time.Millisecond {
-			t.Errorf("the caller returned after %v", d)
-		}
-		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the handler's context: %v", err)
-		}
-	})
 }
 
 // On the wire a deadline is a duration. It does not depend on clocks that differ

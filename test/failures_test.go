@@ -72,14 +72,7 @@ func TestWhatAClientsFunctionReturnsBesideAnErrorIsNotUsed(t *testing.T) {
 	plain := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}), plain)
 	lis := listenTCP(t)
-	grpcs := grpc.NewServer()
-	testpb.RegisterTestServiceServer(grpcs, echo{})
-	served := make(chan error, 1)
-	go func() { served <- grpcs.Serve(lis) }()
-	t.Cleanup(func() {
-		grpcs.Stop()
-		<-served
-	})
+	startGRPC(t, lis, echo{})
 	f := nilBesideError{insecureCreds()}
 	address := strings.TrimPrefix(plain.Target(), "tcp:")
 	for _, target := range []string{

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -32,9 +31,7 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	at(lis)
 	var md metadata.MD
 	var p peer.Peer
-	old := grpc.NewServer()
-	testpb.RegisterTestServiceServer(old, seen(&p, &md))
-	go old.Serve(lis)
+	stop := startGRPC(t, lis, seen(&p, &md))
 	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithUserAgent("mover"), impatient(),
 		nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", *address.Load())
@@ -47,7 +44,7 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	if ua := md.Get("user-agent")[0]; ua != "mover grpc-go/"+grpc.Version {
 		t.Errorf("the old server sees %q", ua)
 	}
-	old.Stop()
+	stop()
 	again := listenTCP(t)
 	start(t, serve(t, seen(&p, &md), nearcall.OtherClients(nearcall.WebClients)), again)
 	at(again)
@@ -61,29 +58,10 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	}
 }
 
-// A message of an ordinary gRPC server that is larger than the caller accepts is refused
-// before it is read.
-func TestAFallbackKeepsTheCallersLimit(t *testing.T) {
-	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{})
-	go srv.Serve(lis)
-	defer srv.Stop()
-	client := dial(t, "tcp:"+lis.Addr().String())
-	in := &testpb.SimpleRequest{Payload: payload(10_000)}
-	_, err := client.UnaryCall(t.Context(), in, grpc.MaxCallRecvMsgSize(1000))
-	wantCode(t, err, codes.ResourceExhausted)
-	_, err = client.UnaryCall(t.Context(), in)
-	wantCode(t, err, codes.OK)
-}
-
 // A call that grpc-go refuses to make fails with its status, like a call of grpc-go.
 func TestAFallbackPassesOnWhyACallWasNotMade(t *testing.T) {
 	lis := listenTCP(t)
-	srv := grpc.NewServer(grpc.MaxHeaderListSize(1000))
-	testpb.RegisterTestServiceServer(srv, echo{})
-	go srv.Serve(lis)
-	defer srv.Stop()
+	startGRPC(t, lis, echo{}, grpc.MaxHeaderListSize(1000))
 	client := dial(t, "tcp:"+lis.Addr().String())
 	wantCode(t, <-invoke(t.Context(), client), codes.OK)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "large", strings.Repeat("x", 5000))

@@ -22,38 +22,52 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/child"
-	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
-// Serve returns when Stop or GracefulStop has done its work, and not before.
+// Serve and ServeConn return when Stop or GracefulStop has done its work, and not before.
 func TestServeReturnsWhenTheServerHasStopped(t *testing.T) {
-	for _, network := range available(t, networks("tcp", "unix")...) {
-		t.Run(network, func(t *testing.T) {
-			e, running, release := waiting()
-			srv, lis := serve(t, e), listen(t, targetFor(t, network))
-			served := make(chan error, 1)
+	for how, serveOn := range map[string]func(*nearcall.Server) (net.Conn, <-chan error){
+		"Serve": func(srv *nearcall.Server) (net.Conn, <-chan error) {
+			lis, served := bufconn.Listen(1<<16), make(chan error, 1)
 			go func() { served <- srv.Serve(lis) }()
-			call := invoke(t.Context(), dial(t, lis.Target()))
-			outcome(t, "the handler's begin", running)
-			stopped := make(chan struct{})
-			go func() {
-				defer close(stopped)
-				srv.GracefulStop()
-			}()
-			leak.AwaitBlocked(t, "chan receive", "call.(*Server).GracefulStop(")
-			select {
-			case err := <-served:
-				t.Errorf("Serve returns %v while a call runs", err)
-			case <-time.After(50 * time.Millisecond): // or later, which this test cannot see
-			}
-			close(release)
-			wantCode(t, <-call, codes.OK)
-			<-stopped
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		})
+			conn, _ := lis.Dial()
+			return conn, served
+		},
+		"ServeConn": func(srv *nearcall.Server) (net.Conn, <-chan error) {
+			near, far := net.Pipe()
+			return near, serveConn(srv, far)
+		},
+	} {
+		for name, graceful := range map[string]bool{"Stop": false, "GracefulStop": true} {
+			t.Run(how+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e, running, release := waiting()
+					srv := serve(t, e)
+					conn, served := serveOn(srv)
+					call := invoke(t.Context(), dial(t, "tcp:localhost:1", nearcall.WithContextDialer(once(conn))))
+					<-running
+					want := codes.Unavailable
+					if graceful {
+						want = codes.OK
+						go srv.GracefulStop()
+						synctest.Wait()
+						select {
+						case err := <-served:
+							t.Fatalf("%s returned %v while a call ran", how, err)
+						default:
+						}
+						close(release)
+					} else {
+						srv.Stop()
+					}
+					wantCode(t, <-call, want)
+					if err := <-served; err != nil {
+						t.Errorf("%s: %v", how, err)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,6 +200,26 @@ func start(t testing.TB, srv *nearcall.Server, lis net.Listener) {
 			t.Errorf("Serve: %v", err)
 		}
 	})
+}
+
+// startGRPC serves service on lis with an ordinary gRPC server. The returned function stops it, as the
+// end of the test does.
+func startGRPC(t testing.TB, lis net.Listener, service testpb.TestServiceServer, opts ...grpc.ServerOption) (stop func()) {
+	t.Helper()
+	srv := grpc.NewServer(opts...)
+	testpb.RegisterTestServiceServer(srv, service)
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := srv.Serve(lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	stop = func() {
+		srv.Stop()
+		served.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // dial returns a client of target, closed at the end of the test.

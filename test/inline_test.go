@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,21 +137,6 @@ func TestTheDeadlineOfAHandlerOnAReaderHolds(t *testing.T) {
 			t.Errorf("the deadline of 1 ms comes after %v", d)
 		}
 		callTimes(t, client, 1)
-	})
-}
-
-func TestConnectionSurvivesHandlersGoexit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := overPipe(t, echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			if in.ResponseSize > 0 {
-				runtime.Goexit()
-			}
-			return &testpb.SimpleResponse{}, nil
-		}})
-		callTimes(t, client, proven)
-		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: 1})
-		wantCode(t, err, codes.Internal)
-		callTimes(t, client, proven)
 	})
 }
 

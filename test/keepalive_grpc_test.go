@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -21,10 +20,7 @@ func TestOrdinaryServersAreNotPinged(t *testing.T) {
 		t.Run(target, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lis := bufconn.Listen(1 << 16)
-				srv := grpc.NewServer()
-				testpb.RegisterTestServiceServer(srv, echo{})
-				go func() { _ = srv.Serve(lis) }()
-				defer srv.Stop()
+				startGRPC(t, lis, echo{})
 				conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()),
 					nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
 				if err != nil {

@@ -3,7 +3,6 @@ package test
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -13,43 +12,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
 )
-
-func TestStopAndCloseReachRunningCalls(t *testing.T) {
-	for name, test := range map[string]struct {
-		end  func(*nearcall.Server, *nearcall.ClientConn)
-		want codes.Code
-	}{
-		"Stop":  {func(s *nearcall.Server, _ *nearcall.ClientConn) { s.Stop() }, codes.Unavailable},
-		"Close": {func(_ *nearcall.Server, c *nearcall.ClientConn) { _ = c.Close() }, codes.Canceled},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				service, running, _ := waiting()
-				srv := serve(t, service)
-				client, conn := connect(t, srv)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				inline, worker := invoke(context.Background(), client), invoke(ctx, client)
-				<-running
-				<-running
-				stream, err := client.FullDuplexCall(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				test.end(srv, conn)
-				wantCode(t, <-inline, test.want)
-				wantCode(t, <-worker, test.want)
-				_, err = stream.Recv()
-				wantCode(t, err, test.want)
-			})
-		})
-	}
-}
 
 // A caller whose goroutine runs the handler is released when the handler returns, with
 // the code that other callers get at once.
@@ -97,50 +63,6 @@ func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 	}
 }
 
-func TestGracefulStopLetsRunningCallsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, release := waiting()
-		srv := serve(t, service)
-		client, _ := connect(t, srv)
-		call := invoke(t.Context(), client)
-		<-running
-		stopped := make(chan struct{})
-		go func() {
-			srv.GracefulStop()
-			close(stopped)
-		}()
-		synctest.Wait()
-		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
-		select {
-		case <-stopped:
-			t.Fatal("GracefulStop did not wait")
-		default:
-		}
-		close(release)
-		wantCode(t, <-call, codes.OK)
-		<-stopped
-	})
-}
-
-func TestStopHurriesAGracefulStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, _ := waiting()
-		srv := serve(t, service)
-		client, _ := connect(t, srv)
-		call := invoke(t.Context(), client)
-		<-running
-		stopped := make(chan struct{})
-		go func() {
-			srv.GracefulStop()
-			close(stopped)
-		}()
-		synctest.Wait()
-		srv.Stop()
-		wantCode(t, <-call, codes.Unavailable)
-		<-stopped
-	})
-}
-
 func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, release := make(chan struct{}), make(chan struct{})
@@ -165,28 +87,6 @@ func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
 	})
 }
 
-func TestServeByName(t *testing.T) {
-	lis, err := nearcall.Listen("inproc:by-name")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := serve(t, echo{})
-	served := make(chan error)
-	go func() { served <- srv.Serve(lis) }()
-	conn, err := nearcall.NewClient(lis.Target())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	srv.Stop()
-	if err := <-served; err != nil {
-		t.Errorf("Serve after Stop: %v", err)
-	}
-}
-
 func TestServeReportsAClosedListener(t *testing.T) {
 	lis, err := nearcall.Listen("inproc:closed-below")
 	if err != nil {
@@ -198,88 +98,6 @@ func TestServeReportsAClosedListener(t *testing.T) {
 	_ = lis.Close()
 	if err := <-served; err == nil {
 		t.Error("Serve returned nil though nobody stopped the server")
-	}
-}
-
-func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, release := waiting()
-		client, _ := connect(t, serve(t, service, nearcall.MaxConcurrentStreams(2)))
-		var calls []<-chan error
-		for range 5 {
-			calls = append(calls, invoke(t.Context(), client))
-		}
-		synctest.Wait()
-		if n := len(running); n != 2 {
-			t.Errorf("%d calls run at a time, want 2", n)
-		}
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		wantCode(t, <-invoke(short, client), codes.DeadlineExceeded)
-		close(release)
-		for _, c := range calls {
-			wantCode(t, <-c, codes.OK)
-		}
-		if n := len(running); n != 5 {
-			t.Errorf("%d handlers ran, want 5: one that gave up must not", n)
-		}
-	})
-}
-
-// Interceptors can use the *grpc.ClientConn that they get: for its target and for calls
-// of their own.
-func TestInterceptorsAreShownAWorkingConnection(t *testing.T) {
-	first := true // the calls below pass the interceptor as well
-	_, conn := connect(t, serve(t, echo{}), nearcall.WithUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if first {
-				first = false
-				if cc.Target() == "" {
-					t.Error("no target")
-				}
-				client := testpb.NewTestServiceClient(cc)
-				if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
-					t.Errorf("a unary call by the interceptor's connection: %v", err)
-				}
-				s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
-				for err == nil {
-					_, err = s.Recv()
-				}
-				if err != io.EOF {
-					t.Errorf("a stream by the interceptor's connection: %v", err)
-				}
-			}
-			return invoker(ctx, method, req, reply, cc, opts...)
-		}))
-	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestOtherTargetsGoToGRPC(t *testing.T) {
-	lis := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{})
-	go srv.Serve(lis)
-	defer srv.Stop()
-	for _, target := range []string{lis.Addr().String(), "grpc:" + lis.Addr().String(), "dns:///" + lis.Addr().String()} {
-		conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := conn.Target(); got != target {
-			t.Errorf("Target() = %q, want %q", got, target)
-		}
-		_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		wantCode(t, err, codes.OK)
-		for s := conn.GetState(); s != connectivity.Ready; s = conn.GetState() {
-			if !conn.WaitForStateChange(t.Context(), s) { // grpc-go's state can lag behind its calls
-				t.Fatal("the connection did not become ready")
-			}
-		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

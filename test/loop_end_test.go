@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	"github.com/nearcall/nearcall/loop"
 )
@@ -63,53 +64,101 @@ func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
 	})
 }
 
-// If a call's deadline passes while its handler is queued, the handler does not run.
-// Stats handlers see one Begin and one End.
+// If a call's deadline passes while its handler is queued, the handler does not run, whichever client
+// makes the call. Stats handlers see its Begin and its End.
 func TestACallThatIsLateForItsTurn(t *testing.T) {
+	clients := map[string]func(*testing.T, *nearcall.Server) testpb.TestServiceClient{
+		"nearcall": func(t *testing.T, srv *nearcall.Server) testpb.TestServiceClient { return clientOf(t, srv, "") },
+		"gRPC": func(t *testing.T, srv *nearcall.Server) testpb.TestServiceClient {
+			lis := listen(t, "tcp:127.0.0.1:0")
+			start(t, srv, lis)
+			return dialGRPC(t, lis)
+		},
+	}
+	calls := map[string]func(context.Context, testpb.TestServiceClient) error{
+		"unary": func(ctx context.Context, client testpb.TestServiceClient) error { return <-invoke(ctx, client) },
+		"stream": func(ctx context.Context, client testpb.TestServiceClient) error {
+			s, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+	}
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		e := lateForItsTurn(t, kind, 20*time.Millisecond)
-		for limit := 40 * time.Millisecond; e.tags.Load() == 0 && limit < 10*time.Second; limit *= 2 {
-			e = lateForItsTurn(t, kind, limit) // the previous deadline passed before the call reached the loop
-		}
-		if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
-			t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
+		for name, dial := range clients {
+			for what, call := range calls {
+				t.Run(name+"/"+what, func(t *testing.T) {
+					limit := 20 * time.Millisecond
+					for !lateForItsTurn(t, kind, name == "nearcall", dial, func(client testpb.TestServiceClient) {
+						ctx, cancel := context.WithTimeout(t.Context(), limit)
+						defer cancel()
+						wantCode(t, call(ctx, client), codes.DeadlineExceeded)
+					}) && limit < 10*time.Second {
+						limit *= 2
+					}
+				})
+			}
 		}
 	})
 }
 
-// lateForItsTurn makes a call with a timeout to a loop that is blocked for longer.
-func lateForItsTurn(t *testing.T, kind looptest.Kind, limit time.Duration) *ended {
-	l := newLoop(t, kind)
-	e := new(ended)
-	p := &plain{t: t}
-	client := inProcess(t, p, l, nearcall.StatsHandler(e))
-	release := make(chan struct{})
-	if err := l.Post(func() { <-release }); err != nil {
+// lateForItsTurn makes a call to a loop that is blocked for longer than its deadline. It returns false
+// if the deadline has passed before the call reached the loop. In process, stats handlers are told of a
+// call when it has its turn.
+func lateForItsTurn(t *testing.T, kind looptest.Kind, inProcess bool, dial func(*testing.T, *nearcall.Server) testpb.TestServiceClient, call func(testpb.TestServiceClient)) (arrived bool) {
+	ran := false
+	e := &ended{contexts: make(chan context.Context, 2)}
+	srv, l := onLoop(t, kind, echo{
+		unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			ran = true
+			return new(testpb.SimpleResponse), nil
+		},
+		bidi: func(bidi) error {
+			ran = true
+			return nil
+		},
+	}, nearcall.StatsHandler(e))
+	client := dial(t, srv)
+	_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // connects
+	wantCode(t, err, codes.Unimplemented)
+	outcome(t, "the call", e.contexts)
+	busy, release := make(chan struct{}), make(chan struct{})
+	if err := l.Post(func() { close(busy); <-release }); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	_, err := client.EmptyCall(ctx, &testpb.Empty{})
-	wantCode(t, err, codes.DeadlineExceeded)
+	<-busy
+	call(client)
+	select {
+	case ctx := <-e.contexts:
+		<-ctx.Done()
+		arrived = true
+	default: // it may still arrive, with time left, and then its handler runs
+	}
 	close(release)
-	over := make(chan error, 1)
-	if err := l.Post(func() {
-		if p.n != 0 {
-			t.Error("the handler has run")
-		}
-		over <- nil
-	}); err != nil {
+	done := make(chan bool, 1)
+	if err := l.Post(func() { done <- ran }); err != nil {
 		t.Fatal(err)
 	}
-	_ = outcome(t, "the loop's next task", over)
-	return e
+	handled := outcome(t, "the loop's next task", done)
+	if inProcess {
+		arrived = e.begins.Load() == 2
+	}
+	if handled && arrived {
+		t.Error("the handler has run")
+	}
+	leak.Eventually(t, "each call that has begun ends", func() bool { return e.ends.Load() == e.begins.Load() })
+	return arrived
 }
 
-// ended counts the calls that a stats handler sees.
-type ended struct{ tags, begins, ends atomic.Int64 }
+// ended counts the calls that a stats handler sees, and passes their contexts on.
+type ended struct {
+	begins, ends atomic.Int64
+	contexts     chan context.Context
+}
 
 func (e *ended) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	e.tags.Add(1)
+	e.contexts <- ctx
 	return ctx
 }
 
@@ -123,8 +172,7 @@ func (e *ended) HandleRPC(_ context.Context, s stats.RPCStats) {
 }
 
 func (e *ended) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-func (e *ended) HandleConn(context.Context, stats.ConnStats) {}
+func (e *ended) HandleConn(context.Context, stats.ConnStats)                       {}
 
 // If a caller runs the handler itself, its deadline reaches the handler's context: a
 // handler that watches its context does not hold the caller beyond the deadline.
@@ -218,42 +266,6 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 		}
 		close(received)
 		<-ended
-	})
-}
-
-// If a stream's deadline passes while its handler is queued, the handler does not run.
-// This needs its own test: a generated unary handler would fail when it decodes its
-// request, but a stream handler would start.
-func TestAStreamThatIsLateForItsTurn(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		ran := false
-		l := newLoop(t, kind)
-		client := inProcess(t, echo{bidi: func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-			ran = true
-			return nil
-		}}, l)
-		release := make(chan struct{})
-		if err := l.Post(func() { <-release }); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		s, err := client.FullDuplexCall(ctx)
-		if err == nil {
-			_, err = s.Recv()
-		}
-		wantCode(t, err, codes.DeadlineExceeded)
-		close(release)
-		over := make(chan error, 1)
-		if err := l.Post(func() {
-			if ran {
-				t.Error("the handler has run")
-			}
-			over <- nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		_ = outcome(t, "the loop's next task", over)
 	})
 }
 

@@ -183,33 +183,6 @@ func TestHandlersOnALoopNeedNoLock(t *testing.T) {
 	})
 }
 
-// A caller returns at its deadline even if a handler blocks the loop.
-func TestADeadlineEndsTheWaitForABusyLoop(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		if kind.Hands {
-			return // the caller runs the handler itself
-		}
-		for _, network := range append([]string{""}, networks()...) {
-			t.Run("network="+network, func(t *testing.T) {
-				release := make(chan struct{})
-				busy := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-					<-release // blocks the loop
-					return &testpb.SimpleResponse{}, nil
-				}}
-				srv, _ := onLoop(t, kind, busy)
-				client := clientOf(t, srv, network)
-				t.Cleanup(func() { close(release) })
-				for range 2 { // the second call is queued
-					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-					_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-					cancel()
-					wantCode(t, err, codes.DeadlineExceeded)
-				}
-			})
-		}
-	})
-}
-
 // A task can call a service of its loop, with its context or another.
 func TestATaskCallsItsOwnLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {

@@ -488,17 +488,11 @@ func TestATCPConnectionStaysIfThereIsNothingNearer(t *testing.T) {
 func TestOtherServersAreNotConfusedByAClientThatAsks(t *testing.T) {
 	hold(t)
 	lis := listenTCP(t)
-	old := grpc.NewServer()
-	testpb.RegisterTestServiceServer(old, echo{})
-	served := make(chan error)
-	go func() { served <- old.Serve(lis) }()
+	stop := startGRPC(t, lis, echo{})
 	target := "tcp:" + lis.Addr().String()
 	client, n := dialNear(t, target)
 	wantPath(t, client, n, "other", "")
-	old.Stop()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	stop()
 
 	certs := newCertificates(t)
 	inner := listenTCP(t)

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/testing/chaos"
 	"github.com/nearcall/nearcall/internal/testing/child"
 )
 
@@ -138,37 +137,6 @@ func wantCancelled(t *testing.T, ended <-chan error, within time.Duration) {
 	case <-time.After(within):
 		t.Error("the handler goes on")
 	}
-}
-
-// The network drops everything from some time on, without an error.
-func TestANetworkThatSwallowsEverything(t *testing.T) {
-	hold(t)
-	ended := make(chan error, 1)
-	lis := listenFor(t, "tcp", echo{bidi: func(s bidi) error {
-		<-s.Context().Done()
-		ended <- s.Context().Err()
-		return s.Context().Err()
-	}}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Second, Timeout: time.Second}))
-	p := chaos.NewTCPProxy(t, 0)
-	p.Calm = true
-	target := p.Forward(lis.Addr())
-	defer p.Close()
-	client := dial(t, target)
-	wantCode(t, <-invoke(t.Context(), client), codes.OK)
-	if _, err := client.FullDuplexCall(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	wantCode(t, <-invoke(t.Context(), client), codes.OK) // the stream has arrived as well
-	p.Swallow.Store(true)
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-	if d := time.Since(begin); d < 200*time.Millisecond || d > 10*time.Second {
-		t.Errorf("a deadline of 200 ms was kept after %v", d)
-	}
-	wantCancelled(t, ended, 10*time.Second)
-	goesOn(t, lis)
 }
 
 // lossy is a connection that drops everything while lost is set.

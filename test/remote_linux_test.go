@@ -435,14 +435,7 @@ func TestClientsWaitForAFullQueue(t *testing.T) {
 				calls = append(calls, invoke(t.Context(), dial(t, target, opts...)))
 			}
 			if network == "fallback" {
-				srv := grpc.NewServer()
-				testpb.RegisterTestServiceServer(srv, echo{})
-				served := make(chan error, 1)
-				go func() { served <- srv.Serve(lis) }()
-				t.Cleanup(func() {
-					srv.Stop()
-					<-served
-				})
+				startGRPC(t, lis, echo{})
 			} else {
 				start(t, serve(t, echo{}), lis)
 			}

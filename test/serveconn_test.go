@@ -7,15 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
@@ -181,75 +178,6 @@ func TestServeConnSecuresTheConnection(t *testing.T) {
 		t.Errorf("ServeConn of a client without TLS: %v", err)
 	}
 	_ = near.Close()
-}
-
-// GracefulStop waits for the calls of a connection, Stop ends them, and ServeConn returns after
-// either has done its work.
-func TestServeConnEndsWithTheServer(t *testing.T) {
-	for name, graceful := range map[string]bool{"Stop": false, "GracefulStop": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, running, release := waiting()
-				srv := serve(t, e)
-				near, far := net.Pipe()
-				served := serveConn(srv, far)
-				cc, err := nearcall.NewClient("tcp:localhost:1", nearcall.WithContextDialer(once(near)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer cc.Close()
-				called := invoke(t.Context(), testpb.NewTestServiceClient(cc))
-				<-running
-				if !graceful {
-					srv.Stop()
-					wantCode(t, <-called, codes.Unavailable)
-					if err := <-served; err != nil {
-						t.Errorf("ServeConn: %v", err)
-					}
-					return
-				}
-				go srv.GracefulStop()
-				synctest.Wait()
-				select {
-				case err := <-served:
-					t.Fatalf("ServeConn returned %v while a call ran", err)
-				default:
-				}
-				close(release)
-				if err := <-called; err != nil {
-					t.Error(err)
-				}
-				if err := <-served; err != nil {
-					t.Errorf("ServeConn: %v", err)
-				}
-			})
-		})
-	}
-}
-
-// A client that does not finish its handshake is given up at its deadline, whatever it has sent.
-func TestServeConnGivesUpASilentClient(t *testing.T) {
-	for name, says := range map[string]string{"nothing": "", "a part of a line": "near", "HTTP/2": "PRI * HT"} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := serve(t, echo{}, nearcall.ConnectionTimeout(30*time.Second))
-				near, far := net.Pipe()
-				defer near.Close()
-				begun := time.Now()
-				served := serveConn(srv, far)
-				_, _ = io.WriteString(near, says)
-				if err := <-served; !errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("ServeConn: %v", err)
-				}
-				if d := time.Since(begun); d != 30*time.Second {
-					t.Errorf("ServeConn returned after %v", d)
-				}
-				if _, err := near.Read(make([]byte, 1)); err != io.EOF {
-					t.Errorf("the connection is not closed: %v", err)
-				}
-			})
-		})
-	}
 }
 
 // Whatever ServeConn returns, it has closed the connection.

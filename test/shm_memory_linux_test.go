@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
@@ -207,62 +206,6 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	}
 }
 
-// Clients that request large replies and do not receive them hold slabs of the server.
-// The more such clients there are, the less each can hold, so others are still served.
-func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
-	const (
-		clients, streams = 4, 16
-		each             = 1 << 20
-	)
-	hold(t)
-	before := noneOpen(t)
-	service := aware()
-	service.bidi = func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(each - 100)}); err != nil {
-			return err
-		}
-		<-s.Context().Done()
-		return s.Context().Err()
-	}
-	lis := listen(t, targetFor(t, "shm"))
-	start(t, serve(t, service, nearcall.MaxSharedMemory(clients*streams*each)), lis)
-	var waiting []grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
-	for range clients {
-		client := dial(t, lis.Target())
-		for range streams {
-			s, err := client.FullDuplexCall(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			waiting = append(waiting, s)
-		}
-	}
-	becomes(t, "all replies are sent, as far as there is credit", func(s *metricspb.SharedMemory) bool {
-		return s.LargeMessages+s.NoRoom == before.LargeMessages+before.NoRoom+clients*streams
-	})
-	hoarded := metrics.Read().GetSharedMemory()
-
-	honest := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least))
-	wantNetwork(t, honest, "shm")
-	takes := func(s grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) {
-		t.Helper()
-		if in, err := s.Recv(); err != nil || len(in.GetPayload().GetBody()) != each-100 {
-			t.Errorf("%d bytes, %v", len(in.GetPayload().GetBody()), err)
-		}
-	}
-	s, err := honest.FullDuplexCall(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	takes(s)
-	if now := metrics.Read().GetSharedMemory(); now.LargeMessages != hoarded.LargeMessages+1 {
-		t.Errorf("a reply to somebody else finds no slab: %+v, before %+v", now, hoarded)
-	}
-	for _, s := range waiting { // nothing was lost
-		takes(s)
-	}
-}
-
 func TestCallsWithoutSpinning(t *testing.T) {
 	for _, network := range append([]string{"unix", "tcp"}, overShm...) {
 		t.Run(network, func(t *testing.T) {
@@ -275,7 +218,9 @@ func TestCallsWithoutSpinning(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			testBidiStream(t.Context(), t, client)
+			if err := callAll(t.Context(), client); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

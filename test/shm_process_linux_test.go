@@ -234,61 +234,6 @@ func overSharedMemory(t *testing.T, client testpb.TestServiceClient) grpc.BidiSt
 	return s
 }
 
-// TestKeepaliveEndsCallsToAServerThatIsStopped takes minutes, because clients ping at
-// most every 10 s.
-func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
-	if !soaks() {
-		t.Skip("takes minutes: set NEARCALL_SOAK")
-	}
-	const every, timeout = 10 * time.Second, time.Second
-	for _, network := range overShm {
-		for _, lasts := range []time.Duration{0, stopFor()} { // or until the calls have ended, if that is later
-			t.Run(fmt.Sprintf("%s, for %v", network, lasts), func(t *testing.T) {
-				hold(t)
-				r := newRemote(t)
-				client := dial(t, r.at(network), impatient(), nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: every, Timeout: timeout}))
-				s := overSharedMemory(t, client)
-				suspend(t, r.Process)
-				stopped := time.Now()
-				ended := make(chan error, 2)
-				go func() {
-					_, err := s.Recv()
-					ended <- err
-				}()
-				unary := invoke(t.Context(), client)
-				go func() { ended <- <-unary }()
-				for range cap(ended) {
-					select {
-					case err := <-ended:
-						wantCode(t, err, codes.Unavailable)
-					case <-time.After(2*every + timeout + atOnce):
-						t.Fatal("a call goes on")
-					}
-				}
-				// The first ping can be delayed by up to another interval, because the
-				// server was heard shortly before it was suspended.
-				if d := time.Since(stopped); d < timeout || d > 2*every+timeout+atOnce {
-					t.Errorf("the calls end after %v", d)
-				}
-				next := invoke(t.Context(), client, grpc.WaitForReady(true))
-				select {
-				case err := <-next:
-					t.Errorf("a server that is stopped answers: %v", err)
-				case <-time.After(time.Until(stopped.Add(lasts))):
-				}
-				signalChild(t, r.Process, syscall.SIGCONT)
-				select {
-				case err := <-next:
-					wantCode(t, err, codes.OK)
-				case <-time.After(time.Minute):
-					t.Fatal("a call does not find the server again")
-				}
-				wantNetwork(t, client, "shm")
-			})
-		}
-	}
-}
-
 func TestKeepaliveEndsCallsFromAClientThatIsStopped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -68,7 +69,9 @@ func TestTargetsOfSockets(t *testing.T) {
 			if tcp := strings.HasPrefix(target, "tcp"); tcp == secure {
 				t.Errorf("the connection is private: %t (%#v)", secure, p.AuthInfo)
 			}
-			testBidiStream(t.Context(), t, client)
+			if err := callAll(t.Context(), client); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
@@ -113,27 +116,33 @@ func TestOptionsOfTheNetworkReachTheConnection(t *testing.T) {
 	wantCode(t, <-invoke(ctx, client), codes.Internal)
 }
 
-func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
+// A caller beyond MaxConcurrentStreams waits, and its handler does not run if it gives up.
+func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts        []nearcall.ServerOption
 		calls, want int
+		inProcess   bool
 	}{
-		"two":        {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(2)}, 5, 2},
-		"no limit":   {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(0)}, 1100, 1100},
-		"by default": {nil, 1100, 1000},
+		"two":             {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(2)}, 5, 2, false},
+		"two, in process": {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(2)}, 5, 2, true},
+		"no limit":        {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(0)}, 1100, 1100, false},
+		"by default":      {nil, 1100, 1000, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var running atomic.Int32
 				release := make(chan struct{})
-				service := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				srv := serve(t, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 					running.Add(1)
 					<-release
 					return &testpb.SimpleResponse{}, nil
-				}}
-				lis := bufconn.Listen(1 << 16)
-				start(t, serve(t, service, c.opts...), lis)
-				client := dial(t, "unix:bufconn", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+				}}, c.opts...)
+				client, _ := connect(t, srv)
+				if !c.inProcess {
+					lis := bufconn.Listen(1 << 16)
+					start(t, srv, lis)
+					client = dial(t, "unix:bufconn", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+				}
 				var calls []<-chan error
 				for range c.calls {
 					calls = append(calls, invoke(t.Context(), client))
@@ -142,9 +151,17 @@ func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
 				if n := int(running.Load()); n != c.want {
 					t.Errorf("%d calls run at a time, want %d", n, c.want)
 				}
+				if c.want < c.calls {
+					short, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					wantCode(t, <-invoke(short, client), codes.DeadlineExceeded)
+				}
 				close(release)
 				for _, c := range calls {
 					wantCode(t, <-c, codes.OK)
+				}
+				if n := int(running.Load()); n != c.calls {
+					t.Errorf("%d handlers ran, want %d: one that gave up must not", n, c.calls)
 				}
 			})
 		})
@@ -195,45 +212,6 @@ func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {
 	_, err := nearcall.NewClient("tcp:host:1", nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, nil }))
 	if err == nil || !strings.Contains(err.Error(), "transport security") {
 		t.Errorf("a dialer without credentials: %v", err)
-	}
-}
-
-func TestSocketFiles(t *testing.T) {
-	for _, network := range networks("unix") {
-		t.Run(network, func(t *testing.T) { testSocketFiles(t, targetFor(t, network), over(network)) })
-	}
-}
-
-func testSocketFiles(t *testing.T, target string, opts []nearcall.DialOption) {
-	scheme, path, _ := strings.Cut(target, ":")
-	first := listen(t, target)
-	if _, err := nearcall.Listen(target); err == nil || !strings.Contains(err.Error(), "another server") {
-		t.Errorf("a socket that is in use: %v", err)
-	}
-	_ = first.Close()
-	if _, err := os.Lstat(path); err == nil {
-		t.Error("the socket file is left")
-	}
-
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale.SetUnlinkOnClose(false)
-	_ = stale.Close()
-	lis := listen(t, target)
-	start(t, serve(t, echo{}), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), opts...)), codes.OK)
-
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nearcall.Listen(scheme + ":" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
-		t.Errorf("a file that is no socket: %v", err)
-	}
-	if b, _ := os.ReadFile(file); string(b) != "precious" {
-		t.Error("the file was touched")
 	}
 }
 
@@ -306,14 +284,7 @@ func TestARelativePathIsThatOfTheClientsBegin(t *testing.T) {
 				if lis, err = net.Listen("unix", path); err != nil {
 					t.Fatal(err)
 				}
-				srv := grpc.NewServer()
-				testpb.RegisterTestServiceServer(srv, echo{})
-				served := make(chan error, 1)
-				go func() { served <- srv.Serve(lis) }()
-				t.Cleanup(func() {
-					srv.Stop()
-					<-served
-				})
+				startGRPC(t, lis, echo{})
 			} else {
 				lis = listen(t, scheme+path)
 				start(t, serve(t, echo{}), lis)

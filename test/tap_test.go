@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/loop"
 )
 
 type tapKey struct{}
@@ -34,7 +33,8 @@ func tapping(asked *atomic.Int64) nearcall.ServerOption {
 	})
 }
 
-// TestEveryPathAsksTheTapHandle once for each call, and its context reaches the handler.
+// TestEveryPathAsksTheTapHandle once for each call, and its context reaches the handler. These are the
+// paths that have no environment in interop.
 func TestEveryPathAsksTheTapHandle(t *testing.T) {
 	hold(t)
 	var asked, handled atomic.Int64
@@ -110,55 +110,24 @@ func TestEveryPathAsksTheTapHandle(t *testing.T) {
 			t.Errorf("%s: asked %d times and handled %d calls, want %d and %d", name, a, h, 2*perCall, perCall)
 		}
 	}
-	grpcClient := func(target string) testpb.TestServiceClient {
-		cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecureCreds()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = cc.Close() })
-		return testpb.NewTestServiceClient(cc)
-	}
 	var both http.Protocols
 	both.SetHTTP1(true)
 	both.SetUnencryptedHTTP2(true)
 
-	for _, network := range available(t, networks("tcp", "unix")...) {
-		lis := listen(t, targetFor(t, network))
-		start(t, serve(t, service, tapping(&asked)), lis)
-		check(network, 2, calls(dial(t, lis.Target(), over(network)...)))
-		address, ok := strings.CutPrefix(lis.Target(), "tcp:")
-		if !ok {
-			continue
-		}
-		check("ws", 2, calls(dial(t, "ws://"+address)))
-		check("grpc-go", 2, calls(grpcClient(address)))
-		check("a resolved target", 2, calls(dial(t, "passthrough:///"+address, nearcall.WithTransportCredentials(insecureCreds()))))
-		for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
-			var p http.Protocols
-			p.SetHTTP1(!http2)
-			p.SetUnencryptedHTTP2(http2)
-			transport := &http.Transport{Protocols: &p}
-			check(name, 1, posts(&http.Client{Transport: transport}, "http://"+address))
-			transport.CloseIdleConnections()
-		}
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, service, tapping(&asked)), lis)
+	address := strings.TrimPrefix(lis.Target(), "tcp:")
+	check("a resolved target", 2, calls(dial(t, "passthrough:///"+address, nearcall.WithTransportCredentials(insecureCreds()))))
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		var p http.Protocols
+		p.SetHTTP1(!http2)
+		p.SetUnencryptedHTTP2(http2)
+		transport := &http.Transport{Protocols: &p}
+		check(name, 1, posts(&http.Client{Transport: transport}, "http://"+address))
+		transport.CloseIdleConnections()
 	}
-	for name, opts := range map[string][]nearcall.ServerOption{"inproc": nil, "inproc, workers": {nearcall.HandlerPlacement(nearcall.Workers)}, "inproc, limited": {nearcall.MaxConcurrentStreams(1)}} {
-		client, _ := connect(t, serve(t, service, append(opts, tapping(&asked))...))
-		check(name, 2, calls(client))
-		check(name+", cannot be cancelled", 2, func(ctx context.Context) error { return calls(client)(context.WithoutCancel(ctx)) })
-	}
-	l := loop.New()
-	ran := make(chan error, 1)
-	go func() { ran <- l.Run(context.Background()) }()
-	t.Cleanup(func() {
-		_ = l.Close(context.Background())
-		<-ran
-	})
-	onLoop := nearcall.NewServer(tapping(&asked))
-	testpb.RegisterTestServiceServer(onLoop.OnLoop(l), service)
-	t.Cleanup(onLoop.Stop)
-	client, _ := connect(t, onLoop)
-	check("a loop", 2, calls(client))
+	client, _ := connect(t, serve(t, service, nearcall.MaxConcurrentStreams(1), tapping(&asked)))
+	check("limited", 2, calls(client))
 
 	handler := serve(t, service, tapping(&asked))
 	site := httptest.NewUnstartedServer(handler)
@@ -167,7 +136,7 @@ func TestEveryPathAsksTheTapHandle(t *testing.T) {
 	site.Start()
 	t.Cleanup(site.Close)
 	check("ServeHTTP", 1, posts(site.Client(), site.URL))
-	check("grpc-go over ServeHTTP", 2, calls(grpcClient(strings.TrimPrefix(site.URL, "http://"))))
+	check("grpc-go over ServeHTTP", 2, calls(dialGRPC(t, site.Listener)))
 
 	defer func() {
 		if recover() == nil {

@@ -70,12 +70,9 @@ func TestEndpointsAreCalledOverTheirPaths(t *testing.T) {
 	lis := listenTCP(t)
 	start(t, serve(t, echo{}), lis)
 	ordinary := listenTCP(t)
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	startGRPC(t, ordinary, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		return &testpb.SimpleResponse{Username: "ordinary"}, nil
 	}})
-	go srv.Serve(ordinary)
-	t.Cleanup(srv.Stop)
 	inproc := serveAt("inproc:" + t.Name())
 	unix := serveAt("unix:" + filepath.Join(t.TempDir(), "s"))
 	r := endpointsOf(inproc, unix, lis.Addr().String(), ordinary.Addr().String())
@@ -100,14 +97,11 @@ func TestTargetsOfGRPC(t *testing.T) {
 		if kind == "nearcall" {
 			start(t, serve(t, echo{}), lis)
 		} else {
-			srv := grpc.NewServer()
-			testpb.RegisterTestServiceServer(srv, echo{})
-			go srv.Serve(lis)
-			t.Cleanup(srv.Stop)
+			startGRPC(t, lis, echo{})
 		}
 		addr := lis.Addr().String()
 		_, port, _ := net.SplitHostPort(addr)
-		for _, target := range []string{addr, "dns:///" + addr, "passthrough:///" + addr, "localhost:" + port, ":" + port} {
+		for _, target := range []string{addr, "grpc:" + addr, "dns:///" + addr, "passthrough:///" + addr, "localhost:" + port, ":" + port} {
 			t.Run(fmt.Sprint(kind, " ", target), func(t *testing.T) {
 				client := dial(t, target, nearcall.WithTransportCredentials(insecureCreds()))
 				for range 3 {

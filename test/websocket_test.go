@@ -23,7 +23,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -73,7 +72,9 @@ func TestCallsOverWebSocket(t *testing.T) {
 			if got := md[":authority"]; len(got) != 1 || !strings.HasPrefix(strings.TrimPrefix(target, "ws://"), got[0]) {
 				t.Errorf("the authority is %q", got)
 			}
-			testBidiStream(t.Context(), t, client)
+			if err := callAll(t.Context(), client); err != nil {
+				t.Error(err)
+			}
 			big := strings.Repeat("x", 3<<20)
 			reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(big)}})
 			wantCode(t, err, codes.OK)
@@ -314,39 +315,6 @@ func TestAStoppedServerOpensNoWebSockets(t *testing.T) {
 	}
 }
 
-// A connection whose request has not come yet is closed at once, whatever calls still run.
-func TestStopClosesConnectionsWithoutRequest(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
-	srv := serve(t, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		close(begun)
-		<-release
-		return &testpb.SimpleResponse{}, nil
-	}})
-	lis := listen(t, "ws://127.0.0.1:0/calls")
-	start(t, srv, lis)
-	call := invoke(t.Context(), dial(t, lis.Target()))
-	outcome(t, "the handler's begin", begun)
-	conn, err := net.Dial("tcp", lis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	_, _ = io.WriteString(conn, "GET /calls HTTP/1.1\r\n")
-	leak.AwaitBlocked(t, "IO wait", "net/http.(*conn).readRequest(") // for the rest of that
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		srv.GracefulStop()
-	}()
-	if b, err := io.ReadAll(conn); err != nil || len(b) > 0 {
-		t.Errorf("the connection gets %q, %v", b, err)
-	}
-	close(release)
-	wantCode(t, <-call, codes.OK)
-	<-stopped
-}
-
 // A server that is no WebSocket server, or another one, is named in the error.
 func TestServersThatRefuseAWebSocket(t *testing.T) {
 	for answer, want := range map[string]string{
@@ -494,44 +462,6 @@ func TestWhatIsNoMessageClosesAWebSocket(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-}
-
-// Calls that a lost connection interrupts are Unavailable, and the next ones work.
-func TestAWebSocketIsOpenedAgain(t *testing.T) {
-	srv := serve(t, echo{})
-	lis := listen(t, "ws://127.0.0.1:0/")
-	start(t, srv, lis)
-	var conns []net.Conn
-	var mu sync.Mutex
-	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		mu.Lock()
-		defer mu.Unlock()
-		conns = append(conns, c)
-		return c, err
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	client := testpb.NewTestServiceClient(conn)
-	stream, err := client.FullDuplexCall(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	mu.Lock()
-	_ = conns[0].Close()
-	mu.Unlock()
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("the stream ends with %v", err)
-	}
-	wantCode(t, <-invoke(t.Context(), client), codes.OK)
 }
 
 // TestAWebSocketTakesLittleMemoryForItsRequest: a map of its header would take twenty times

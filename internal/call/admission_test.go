@@ -283,6 +283,13 @@ func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantCode(t, s.RecvMsg(new(message)), codes.Unimplemented)
+			const odd = "\n" // which no handler sees
+			wantCode(t, b.Invoke(t.Context(), unaryMethod+odd, new(message), new(message)), codes.Internal)
+			s, err = b.NewStream(t.Context(), streamDesc, streamMethod+odd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, s.RecvMsg(new(message)), codes.Internal)
 			synctest.Wait()
 		}
 		b.server.mu.Lock()

@@ -337,26 +337,6 @@ func drain(t *testing.T, cs grpc.ClientStream) (got []string) {
 	}
 }
 
-func TestUnaryCallsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
-	for moment, session := range moments(1) {
-		t.Run(moment, func(t *testing.T) {
-			var ran atomic.Int32
-			c, in := retrying(t, handlers{unary: func(_ context.Context, m *message) (*message, error) {
-				ran.Add(1)
-				return m, nil
-			}}, false, nil, session())
-			var f finish
-			reply := new(message)
-			err := c.Invoke(t.Context(), unaryMethod, wrapperspb.Bytes([]byte("request")), reply, f.option())
-			wantCode(t, err, codes.OK)
-			f.want(t, codes.OK)
-			if string(reply.Value) != "request" || ran.Load() != 1 || in.asked.Load() != 2 {
-				t.Errorf("reply %q, %d runs, %d attempts", reply.Value, ran.Load(), in.asked.Load())
-			}
-		})
-	}
-}
-
 func TestHowOftenACallIsMadeAgain(t *testing.T) {
 	refused := func() link.Session { return &doomed{refuse: true} }
 	aborted := func() link.Session { return &doomed{recv: true, sends: 9} }
@@ -604,44 +584,6 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 					t.Errorf("WaitForReady: %v", in.waiting)
 				}
 				time.Sleep(2 * time.Hour)
-			})
-		})
-	}
-}
-
-func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
-	for name, c := range map[string]struct {
-		free func(*Client, context.CancelFunc)
-	}{
-		"by its context": {func(_ *Client, cancel context.CancelFunc) { cancel() }},
-		"by its client":  {func(c *Client, _ context.CancelFunc) { c.Close(status.Error(codes.Canceled, "closing")) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				session := &doomed{sends: 9}
-				client, in := retrying(t, handlers{}, false, nil, session)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				var f finish
-				cs, err := client.NewStream(ctx, streamDesc, streamMethod, f.option())
-				if err != nil {
-					t.Fatal(err)
-				}
-				session.opened[0].Abort(errUnseen)
-				synctest.Wait()
-				if n := f.n.Load(); n != 0 {
-					t.Errorf("ended %d times, and could be made again", n)
-				}
-				c.free(client, cancel)
-				synctest.Wait()
-				f.want(t, codes.Canceled)
-				if len(client.streams) != 0 {
-					t.Error("the client keeps the stream")
-				}
-				wantCode(t, cs.RecvMsg(new(message)), codes.Canceled)
-				if n := in.asked.Load(); n != 1 {
-					t.Errorf("%d attempts", n)
-				}
 			})
 		})
 	}

@@ -8,8 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // A trace records the interceptors and handlers of a call in the order they ran.
@@ -125,50 +123,4 @@ func interceptServer(c *ServerConfig, n int, got *trace) {
 			return next(srv, ss)
 		})
 	}
-}
-
-// Each interceptor may change the arguments of the next one. An interceptor that retries
-// runs the rest of the chain twice.
-func TestInterceptorMayCallRestAgain(t *testing.T) {
-	type key struct{}
-	var seen trace
-	tries := 0
-	b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
-		seen.pass("%v %s", ctx.Value(key{}), in.Value)
-		if tries++; tries < 3 {
-			return nil, status.Error(codes.Unavailable, "again")
-		}
-		return in, nil
-	}}, func(c *ServerConfig) {
-		c.Unary = []grpc.UnaryServerInterceptor{
-			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
-				for range 3 {
-					if reply, err = next(ctx, wrapperspb.Bytes([]byte("changed"))); err == nil {
-						break
-					}
-				}
-				return reply, err
-			},
-			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-				return next(context.WithValue(ctx, key{}, "v"), req)
-			},
-		}
-	}, nil)
-	reply, err := b.call(context.Background())
-	if err != nil || string(reply.Value) != "changed" || !slices.Equal(seen, trace{"v changed", "v changed", "v changed"}) {
-		t.Errorf("%v, %v, the handler saw %q", reply, err, seen)
-	}
-}
-
-func TestAnInterceptorMayKeepTheHandlerFromRunning(t *testing.T) {
-	b := start(t, handlers{unary: func(context.Context, *message) (*message, error) {
-		t.Error("the handler ran")
-		return nil, nil
-	}}, func(c *ServerConfig) {
-		c.Unary = []grpc.UnaryServerInterceptor{func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
-			return nil, status.Error(codes.PermissionDenied, "no")
-		}}
-	}, nil)
-	_, err := b.call(context.Background())
-	wantCode(t, err, codes.PermissionDenied)
 }

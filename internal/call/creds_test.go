@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -73,17 +72,6 @@ func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreToldOfTheCall(t *testing.T) {
-	var audiences []string
-	var info credentials.RequestInfo
-	b := start(t, handlers{}, nil, nil)
-	_, err := b.call(t.Context(), grpc.PerRPCCredentials(card{audiences: &audiences, info: &info, secure: true}))
-	wantCode(t, err, codes.OK)
-	if info.Method != unaryMethod || info.AuthInfo == nil || fmt.Sprint(audiences) != "[https://bed/test.Service]" {
-		t.Errorf("asked for %q of %+v", audiences, info)
-	}
-}
-
 func TestControlPlane(t *testing.T) {
 	applications := map[codes.Code]bool{
 		codes.OK: true, codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true,
@@ -93,31 +81,6 @@ func TestControlPlane(t *testing.T) {
 		if got := IsControlPlaneOnly(code); got != applications[code] {
 			t.Errorf("%v: %v", code, got)
 		}
-	}
-}
-
-func TestErrorsOfCredentials(t *testing.T) {
-	b := start(t, handlers{}, nil, nil)
-	for name, c := range map[string]struct {
-		creds        card
-		conn, option codes.Code // for the connection's credentials, and for the call's
-	}{
-		"fine":                {card{data: map[string]string{"K": "v"}}, codes.OK, codes.OK},
-		"nothing":             {card{}, codes.OK, codes.OK},
-		"plain error":         {card{err: errors.New("no")}, codes.Unauthenticated, codes.Internal},
-		"status":              {card{err: status.Error(codes.PermissionDenied, "no")}, codes.PermissionDenied, codes.PermissionDenied},
-		"wrapped status":      {card{err: fmt.Errorf("so: %w", status.Error(codes.PermissionDenied, "no"))}, codes.PermissionDenied, codes.PermissionDenied},
-		"application's":       {card{err: status.Error(codes.NotFound, "no")}, codes.Internal, codes.Internal},
-		"bad key":             {card{data: map[string]string{"k k": "v"}}, codes.Internal, codes.Internal},
-		"bad value":           {card{data: map[string]string{"k": "\n"}}, codes.Internal, codes.Internal},
-		"empty key":           {card{data: map[string]string{"": "v"}}, codes.Internal, codes.Internal},
-		"binary":              {card{data: map[string]string{"k-bin": "\n"}}, codes.OK, codes.OK},
-		"private, in process": {card{secure: true}, codes.OK, codes.OK},
-	} {
-		cfg := b.cfg
-		cfg.Creds = []credentials.PerRPCCredentials{c.creds}
-		wantCodeOf(t, name+", of the connection", (&bed{Client: NewClient(cfg)}), c.conn)
-		wantCodeOf(t, name+", of the call", b, c.option, grpc.PerRPCCredentials(c.creds))
 	}
 }
 
@@ -171,15 +134,6 @@ func receivedWith(t *testing.T, conn []credentials.PerRPCCredentials, ctx contex
 	_, err := b.call(ctx, opts...)
 	wantCode(t, err, codes.OK)
 	return md
-}
-
-func TestCredentialsComeBeforeTheUsersMetadata(t *testing.T) {
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "k", "user's", "u", "1")
-	md := receivedWith(t, []credentials.PerRPCCredentials{card{data: map[string]string{"K": "connection's"}}}, ctx,
-		grpc.PerRPCCredentials(card{data: map[string]string{"k": "call's", "te": "reserved"}}))
-	if got := fmt.Sprintf("%q %q %q", md["k"], md["u"], md["te"]); got != `["connection's" "call's" "user's"] ["1"] []` {
-		t.Errorf("the handler sees %s", got)
-	}
 }
 
 // In grpc-go all credentials of a connection write to one map.

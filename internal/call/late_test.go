@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,32 +119,5 @@ func TestAnEndAfterTheDeadlineLeavesNoHeaderToWaitFor(t *testing.T) {
 			t.Errorf("the header is %s, %v", show(md), err)
 		}
 		r.isLate(t, "stream", s.RecvMsg(new(message)))
-	})
-}
-
-// An end that has arrived in time counts whenever it is received, as in grpc-go.
-func TestAnEndThatArrivedInTimeIsReceivedAfterTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, handlers{stream: func(ss grpc.ServerStream) error {
-			ss.SetTrailer(metadata.Pairs("t", "1"))
-			return ss.SendMsg(wrapperspb.Bytes([]byte("last")))
-		}}, nil, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		s, err := b.NewStream(ctx, streamDesc, streamMethod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		m := new(message)
-		if err := s.RecvMsg(m); err != nil || string(m.Value) != "last" {
-			t.Errorf("received %s, %v", m, err)
-		}
-		if err := s.RecvMsg(m); err != io.EOF {
-			t.Errorf("then %v, want EOF", err)
-		}
-		if md := s.Trailer(); show(md) != `map["t":["1"]]` {
-			t.Errorf("the trailer is %s", show(md))
-		}
 	})
 }

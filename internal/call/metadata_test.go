@@ -141,18 +141,6 @@ func TestValidatePair(t *testing.T) {
 	}
 }
 
-func TestReservedKeysAreDropped(t *testing.T) {
-	for key, want := range map[string]bool{
-		":path": true, ":": true, "content-type": true, "user-agent": true, "te": true, "grpc-message-type": true,
-		"grpc-encoding": true, "grpc-message": true, "grpc-status": true, "grpc-timeout": true,
-		"": false, "host": false, "authorization": false, "grpc-accept-encoding": false, "grpc-trace-bin": false, "tea": false,
-	} {
-		if reserved(key) != want {
-			t.Errorf("reserved(%q) = %v", key, !want)
-		}
-	}
-}
-
 func TestJoin(t *testing.T) {
 	for _, c := range []struct{ md, more, want metadata.MD }{
 		{nil, nil, nil},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -262,101 +261,6 @@ func TestLeavingInTheBackoff(t *testing.T) {
 
 var errClosed = status.Error(codes.Canceled, "closing")
 
-// A sender whose attempt has ended retries the call, and sends its message on the new
-// attempt.
-func TestASenderRetries(t *testing.T) {
-	for name, way := range ways {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var attempts atomic.Int32
-				b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
-					if n := attempts.Add(1); n < 4 {
-						for range n - 1 {
-							if err := ss.RecvMsg(new(message)); err != nil {
-								return err
-							}
-						}
-						return errAgain
-					}
-					for m := new(message); ; {
-						if err := ss.RecvMsg(m); err != nil {
-							return nil
-						}
-						_ = ss.SendMsg(m)
-					}
-				}}, 5, way)
-				var f finish
-				cs, err := b.NewStream(t.Context(), streamDesc, streamMethod, f.option())
-				if err != nil {
-					t.Fatal(err)
-				}
-				m := new(message)
-				for i := range 4 {
-					synctest.Wait() // the attempt has ended
-					if n := int(attempts.Load()); n != i+1 {
-						t.Errorf("%d attempts before message %d", n, i)
-					}
-					m.Value = fmt.Append(m.Value[:0], i)
-					if err := cs.SendMsg(m); err != nil {
-						t.Error(err)
-					}
-				}
-				_ = cs.CloseSend()
-				if got := drain(t, cs); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
-					t.Errorf("received %q", got)
-				}
-				f.want(t, codes.OK)
-			})
-		})
-	}
-}
-
-// If the call is not retried, the sender gets io.EOF and RecvMsg returns the status.
-func TestASenderWhoseCallIsNotRetried(t *testing.T) {
-	for name, c := range map[string]struct {
-		fail func(grpc.ServerStream) error
-		want string
-	}{
-		"another code": {func(grpc.ServerStream) error { return status.Error(codes.Internal, "no") }, "rpc error: code = Internal desc = no"},
-		"a header": {func(ss grpc.ServerStream) error {
-			_ = ss.SendHeader(nil)
-			return errAgain
-		}, errAgain.Error()},
-		"no attempts left": {func(grpc.ServerStream) error { return errAgain }, "max retries exhausted: failed after 2 attempts: " + errAgain.Error()},
-	} {
-		for name2, way := range ways {
-			t.Run(name+", "+name2, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
-						return c.fail(ss)
-					}}, 2, way)
-					var f finish
-					var trailer metadata.MD
-					cs, err := b.NewStream(t.Context(), streamDesc, streamMethod, f.option(), grpc.Trailer(&trailer))
-					if err != nil {
-						t.Fatal(err)
-					}
-					for range 2 { // in the second attempt the message may be sent before it ends
-						synctest.Wait()
-						err = cs.SendMsg(new(message))
-					}
-					if err != io.EOF {
-						t.Errorf("SendMsg: %v", err)
-					}
-					for range 2 {
-						if err := cs.RecvMsg(new(message)); err == nil || err.Error() != c.want {
-							t.Errorf("RecvMsg: %v, want %s", err, c.want)
-						}
-					}
-					if f.n.Load() != 1 || trailer == nil || len(b.streams) != 0 {
-						t.Errorf("ended %d times, trailer %v", f.n.Load(), trailer)
-					}
-				})
-			})
-		}
-	}
-}
-
 // A lost connection is retried like other failures, unless a header was received.
 func TestALostConnectionIsRetried(t *testing.T) {
 	lost := errors.New("lost")
@@ -394,9 +298,9 @@ func TestALostConnectionIsRetried(t *testing.T) {
 	}
 }
 
-// A failed stream is retried by the next operation on it. Until then it ends if its context
-// ends, its client is closed, or an operation commits it.
-func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
+// A failed stream is made again, or retried by a policy, by the next operation on it. Until then it ends if
+// its context ends, its client is closed, or an operation commits it.
+func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 	for name, c := range map[string]struct {
 		free func(*Client, grpc.ClientStream, context.CancelFunc)
 		want codes.Code
@@ -406,31 +310,37 @@ func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
 		"by asking for context": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) { cs.Context() }, codes.Unavailable},
 		"by asking for trailer": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) { cs.Trailer() }, codes.Unavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				session := &doomed{sends: 9, reason: errors.New("lost")}
-				client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) }, session)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				var f finish
-				cs, err := client.NewStream(ctx, streamDesc, streamMethod, f.option())
-				if err != nil {
-					t.Fatal(err)
-				}
-				session.opened[0].Abort(session.reason)
-				synctest.Wait()
-				if n := f.n.Load(); n != 0 {
-					t.Errorf("ended %d times, and could be made again", n)
-				}
-				c.free(client, cs, cancel)
-				synctest.Wait()
-				f.want(t, c.want)
-				wantCode(t, cs.RecvMsg(new(message)), c.want)
-				if in.asked.Load() != 1 || len(client.streams) != 0 {
-					t.Errorf("%d attempts, open streams: %v", in.asked.Load(), len(client.streams) != 0)
-				}
+		for why, reason := range map[string]error{"unseen": errUnseen, "lost": errors.New("lost")} {
+			t.Run(name+", "+why, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					session := &doomed{sends: 9, reason: reason}
+					client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) {
+						if reason != errUnseen {
+							cc.Service = retryConfig(t, 3)
+						}
+					}, session)
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					var f finish
+					cs, err := client.NewStream(ctx, streamDesc, streamMethod, f.option())
+					if err != nil {
+						t.Fatal(err)
+					}
+					session.opened[0].Abort(session.reason)
+					synctest.Wait()
+					if n := f.n.Load(); n != 0 {
+						t.Errorf("ended %d times, and could be made again", n)
+					}
+					c.free(client, cs, cancel)
+					synctest.Wait()
+					f.want(t, c.want)
+					wantCode(t, cs.RecvMsg(new(message)), c.want)
+					if in.asked.Load() != 1 || len(client.streams) != 0 {
+						t.Errorf("%d attempts, open streams: %v", in.asked.Load(), len(client.streams) != 0)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

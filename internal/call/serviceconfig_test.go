@@ -1,16 +1,13 @@
 package call
 
 import (
-	"context"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -202,48 +199,6 @@ func TestTheSmallerLimitCounts(t *testing.T) {
 		if got := limit(c.config, c.option, c.fallback); got != c.want {
 			t.Errorf("want %d: %d", c.want, got)
 		}
-	}
-}
-
-func TestAServiceConfigBoundsCalls(t *testing.T) {
-	sc, err := ParseServiceConfig(`{"methodConfig":[
-		{"name":[{"service":"test.Service","method":"Unary"},{"service":"test.Service","method":"Stream"}],"timeout":"2s"}]}`, DefaultMaxCallAttempts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, cc := range map[string]func(*ClientConfig){
-		"one shot": func(c *ClientConfig) { c.Service = sc },
-		"streamed": func(c *ClientConfig) { c.Service, c.Sessions = sc, always{streamed{c.Sessions.(always).session}} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := start(t, handlers{
-					unary:  func(ctx context.Context, _ *message) (*message, error) { <-ctx.Done(); return nil, ctx.Err() },
-					stream: func(ss grpc.ServerStream) error { <-ss.Context().Done(); return ss.Context().Err() },
-				}, nil, cc)
-				begin := time.Now()
-				_, err := b.call(context.Background())
-				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != 2*time.Second {
-					t.Errorf("unary: after %v", time.Since(begin))
-				}
-				begin = time.Now()
-				s, err := b.NewStream(context.Background(), streamDesc, streamMethod)
-				if err != nil {
-					t.Fatal(err)
-				}
-				err = s.RecvMsg(new(message))
-				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != 2*time.Second {
-					t.Errorf("stream: after %v", time.Since(begin))
-				}
-				begin = time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				_, err = b.call(ctx)
-				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != time.Second {
-					t.Errorf("the caller's own deadline is closer: after %v", time.Since(begin))
-				}
-			})
-		})
 	}
 }
 

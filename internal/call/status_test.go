@@ -7,80 +7,15 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// statusError is an error with its own status, which may be nil.
-type statusError struct{ st *status.Status }
-
-func (statusError) Error() string                { return "an error with a status" }
-func (e statusError) GRPCStatus() *status.Status { return e.st }
-
-func TestTheStatusOfAHandlersError(t *testing.T) {
-	notFound := status.Error(codes.NotFound, "no")
-	for name, c := range map[string]struct {
-		err     error
-		code    codes.Code
-		message string
-	}{
-		"plain":              {errors.New("plain"), codes.Unknown, "plain"},
-		"EOF":                {io.EOF, codes.Unknown, "EOF"},
-		"status":             {notFound, codes.NotFound, "no"},
-		"wrapped status":     {fmt.Errorf("so: %w", notFound), codes.NotFound, "so: " + notFound.Error()},
-		"own status":         {statusError{status.New(codes.Aborted, "a")}, codes.Aborted, "a"},
-		"own, nil":           {statusError{}, codes.Unknown, "an error with a status"},
-		"own, OK":            {statusError{status.New(codes.OK, "")}, codes.OK, ""},
-		"cancelled":          {context.Canceled, codes.Canceled, "context canceled"},
-		"deadline":           {context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"},
-		"wrapped deadline":   {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "so: context deadline exceeded"},
-		"a code of no name":  {status.Error(999, "x"), 999, "x"},
-		"joined with status": {errors.Join(io.EOF, notFound), codes.NotFound, "EOF\n" + notFound.Error()},
-	} {
-		st := statusOf(c.err)
-		if st.Code() != c.code || st.Message() != c.message {
-			t.Errorf("%s: %v, want %v %q", name, st, c.code, c.message)
-		}
-	}
-	if st := statusOf(nil); st != nil {
-		t.Errorf("of no error: %v", st)
-	}
-}
-
-func TestAStatusIsSentAsItWouldArrive(t *testing.T) {
-	detailed, err := status.New(codes.Aborted, "a").WithDetails(wrapperspb.String("detail"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	garbled, err := status.New(codes.Aborted, "a\xffb\xc3").WithDetails(wrapperspb.String("detail"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct{ st, want *status.Status }{
-		"nil":            {nil, nil},
-		"OK":             {status.New(codes.OK, "fine"), nil},
-		"an error":       {status.New(codes.Aborted, "a"), status.New(codes.Aborted, "a")},
-		"UTF-8":          {status.New(codes.Aborted, "ä\x00%"), status.New(codes.Aborted, "ä\x00%")},
-		"with details":   {detailed, detailed},
-		"not UTF-8":      {status.New(codes.Aborted, "a\xffb\xc3"), status.New(codes.Aborted, "a\ufffdb\ufffd")},
-		"both":           {garbled, status.New(codes.Aborted, "a\ufffdb\ufffd")},
-		"cut characters": {status.New(codes.Aborted, "\xe2\x82\xe2\x82\xac"), status.New(codes.Aborted, "\ufffd\ufffd€")},
-	} {
-		if got := asSent(c.st); got.String() != c.want.String() || (got == nil) != (c.want == nil) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		} else if !utf8.ValidString(got.Message()) {
-			t.Errorf("%s: %q is not UTF-8", name, got.Message())
-		}
-	}
-}
 
 // TestDetailsOfAnotherCodeAreNamed, in a text that is not longer than they are.
 func TestDetailsOfAnotherCodeAreNamed(t *testing.T) {

@@ -81,13 +81,3 @@ func BenchmarkCopy(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkMove(b *testing.B) {
-	c := Proto()
-	x, y := proto.Message(payload(32)), proto.Message(payload(0))
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Move(y, x)
-		x, y = y, x
-	}
-}

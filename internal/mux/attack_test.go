@@ -40,21 +40,6 @@ func (q *writeQueue) length() (n int) {
 	return n
 }
 
-// handleDrain walks all open calls, so a second DRAIN must end the connection.
-func TestASecondDrainEndsTheConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &witness{}
-		s, peer := met(t, Options{}, w)
-		peer.write(opened(1))
-		peer.write(wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
-		if len(w.closed) != 1 || len(w.streams) != 1 {
-			t.Fatalf("the session ended for %v, with %d calls", w.closed, len(w.streams))
-		}
-		says(t, w.closed[0], "drains twice")
-		empty(t, s)
-	})
-}
-
 // A CREDIT of the connection schedules only as many starved streams as can use it,
 // however many there are.
 func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
@@ -137,32 +122,6 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 			after.run()
 		}
 		senders.Wait()
-	})
-}
-
-// Memory for a message is allocated as its bytes arrive, even if a receiver waits for
-// it: announcing a size costs nothing.
-func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
-	const calls, size, most = 100, 4 << 20, 16 << 10
-	synctest.Test(t, func(t *testing.T) {
-		w := &witness{}
-		_, peer := met(t, Options{MaxWindow: size}, w)
-		peer.write(askFor(calls, nil))
-		for _, st := range w.streams {
-			go func() { _, _ = receive(st, math.MaxInt) }()
-		}
-		var claims []byte
-		for id := uint64(1); id < 2*calls; id += 2 {
-			step := &wire.Step{Stream: id, HasMessage: true, Message: fill(size)}
-			claims, _ = new(wire.Encoder).Append(claims, step, 1+wire.MessageCost)
-		}
-		got := allocated(func() { peer.write(claims) })
-		if n := len(peer.of(wire.KindCredit)); n < calls {
-			t.Errorf("%d of %d receivers ask for the rest", n, calls)
-		}
-		if got > calls*most {
-			t.Errorf("%d sizes of %d bytes allocate %d bytes", calls, size, got)
-		}
 	})
 }
 
@@ -287,5 +246,31 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 			t.Errorf("%d bytes are unread when all was read", n)
 		}
 		even(t, cs, ss, [2]*stream{caller, callee})
+	})
+}
+
+// Memory for a message is allocated as its bytes arrive, even if a receiver waits for
+// it: announcing a size costs nothing.
+func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
+	const calls, size, most = 100, 4 << 20, 16 << 10
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		_, peer := met(t, Options{MaxWindow: size}, w)
+		peer.write(askFor(calls, nil))
+		for _, st := range w.streams {
+			go func() { _, _ = receive(st, math.MaxInt) }()
+		}
+		var claims []byte
+		for id := uint64(1); id < 2*calls; id += 2 {
+			step := &wire.Step{Stream: id, HasMessage: true, Message: fill(size)}
+			claims, _ = new(wire.Encoder).Append(claims, step, 1+wire.MessageCost)
+		}
+		got := allocated(func() { peer.write(claims) })
+		if n := len(peer.of(wire.KindCredit)); n < calls {
+			t.Errorf("%d of %d receivers ask for the rest", n, calls)
+		}
+		if got > calls*most {
+			t.Errorf("%d sizes of %d bytes allocate %d bytes", calls, size, got)
+		}
 	})
 }

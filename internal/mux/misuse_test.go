@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -590,47 +589,6 @@ func TestAPeerThatAsksAndDoesNotRead(t *testing.T) {
 	}
 }
 
-func TestDrainOfThePeer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &witness{}
-		s, peer := met(t, Options{Client: true}, w)
-		open := func() (link.Stream, *error) {
-			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			reason := new(error)
-			st.OnAbort(func(err error) { *reason = err })
-			synctest.Wait()
-			return st, reason
-		}
-		one, first := open()
-		_, second := open()
-		peer.write(wire.AppendDrain(nil, 1))
-		if *first != nil || !errors.Is(*second, link.ErrUnprocessed) {
-			t.Errorf("they are aborted for %v and %v", *first, *second)
-		}
-		if !link.IsClosed(s.Done()) || link.IsClosed(s.Ended()) {
-			t.Error("a session that drains is done, and has not ended")
-		}
-		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
-			t.Errorf("Open returns %v", err)
-		}
-		if n := len(peer.of(wire.KindReset)); n > 0 {
-			t.Errorf("%d RESETs for calls that the peer ignores", n)
-		}
-		// Calls up to last continue, and the peer may open more.
-		peer.write(opened(2), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
-		w.first(t)
-		f := &link.Frame{}
-		var got []byte
-		f.Sink = link.Sink{Dst: &got, Codec: rawCodec, Limit: 10}
-		if err := one.Recv(f); err != nil || len(got) != 1 || f.End == nil || f.End.Status.Code() != codes.NotFound {
-			t.Errorf("%q, %+v, %v", got, f, err)
-		}
-	})
-}
-
 // rawCodec passes messages through as bytes.
 var rawCodec = bytesCodec{codec.Proto()}
 
@@ -916,37 +874,6 @@ func TestAPeerThatNeverReads(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
-}
-
-func TestTenThousandCallsLeaveNothing(t *testing.T) {
-	for name, c := range map[string]struct{ refuse error }{"accepted": {nil}, "refused": {link.Unprocessed{Err: errors.New("no")}}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &witness{refuse: c.refuse}
-				s, peer := met(t, Options{}, w)
-				var enc wire.Encoder
-				profile := &link.Profile{}
-				for i := range uint64(100) {
-					var b []byte
-					for j := range uint64(100) {
-						id := 200*i + 2*j + 1
-						step := &wire.Step{Stream: id, Open: &link.CallHeader{Method: fmt.Sprint("/", id), Profile: profile}, HasMessage: true, Message: fill(10)}
-						b, _ = enc.Append(b, step, 100)
-						b = wire.AppendCredit(b, id, 1)
-						b = wire.AppendReset(b, id, wire.ResetCancelled, "")
-					}
-					peer.write(b)
-				}
-				if len(w.closed) > 0 || len(w.aborts) != len(w.streams) {
-					t.Fatalf("%v; of %d calls %d were aborted", w.closed, len(w.streams), len(w.aborts))
-				}
-				empty(t, s)
-				if cap(s.writing.control) > maxBatch {
-					t.Errorf("control keeps %d bytes", cap(s.writing.control))
-				}
-			})
-		})
-	}
 }
 
 // TestCreditForCallsThatWaitForTheConnections checks that a CREDIT of a call does not

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,15 +15,6 @@ import (
 
 // Each byte from a peer may cost its receiver a bounded amount of memory, retained or
 // allocated. These tests measure it.
-
-// allocated returns how many bytes f allocates.
-func allocated(f func()) int {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int(after.TotalAlloc - before.TotalAlloc)
-}
 
 // retained returns how many bytes of f's result are still in use after a garbage
 // collection.
@@ -65,46 +55,6 @@ func knows(t testing.TB, names int) *Decoder {
 		t.Fatal(err)
 	}
 	return d
-}
-
-func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
-	same := func(b []byte, _ int) []byte { return append(b, nameFirst, 0) }
-	literal := func(b []byte, _ int) []byte { return append(b, nameLiteral, 1, 'a', 0) }
-	perKey := func(b []byte, i int) []byte { return append(binary.AppendUvarint(b, nameFirst+uint64(i/1000)), 0) }
-	distinct := func(b []byte, i int) []byte {
-		return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
-	}
-	// How many entries with the shortest key the limit allows.
-	const most = largeBlock / (stringCost + 2)
-	for name, c := range map[string]struct {
-		n     int
-		entry func(b []byte, i int) []byte
-		times int // limit of allocated bytes per byte sent
-	}{
-		"of 2 bytes":         {most, same, 10},
-		"of 2 bytes, by key": {most - most/10, perKey, 10},
-		"of a literal key":   {most, literal, 10},
-		"of different keys":  {largeBlock / (stringCost + 5), distinct, 30}, // a map's buckets
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := knows(t, 600)
-			block := entries(nil, c.n, c.entry)
-			var rc Received
-			var err error
-			if got := allocated(func() { rc, err = d.Stream(stream(FlagHead), block, false) }); got > c.times*len(block) {
-				t.Errorf("a header of %d bytes allocates %d", len(block), got)
-			} else {
-				t.Logf("%d bytes: %d allocated, %.1f for each", len(block), got, float64(got)/float64(len(block)))
-			}
-			n := 0
-			for _, values := range rc.Header {
-				n += len(values)
-			}
-			if err != nil || rc.Wrong != nil || n != c.n {
-				t.Errorf("%d of %d entries, %v, %v", n, c.n, rc.Wrong, err)
-			}
-		})
-	}
 }
 
 // TestWhatTheMetadataOfACallKeeps: it is there for as long as the call, and a map of it would
@@ -159,32 +109,6 @@ func TestWhatTheMetadataOfACallKeeps(t *testing.T) {
 	}
 }
 
-func TestTooManyEntriesAreCountedBeforeTheyAreKept(t *testing.T) {
-	for name, entry := range map[string][]byte{
-		"of a name":        {nameFirst, 0},
-		"of a literal key": {nameLiteral, 4, 'k', 'e', 'y', 's', 0},
-		"with a value":     append([]byte{nameFirst, 40}, bytes.Repeat([]byte("v"), 40)...),
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := knows(t, 1)
-			block := entries(nil, largeBlock/len(entry)-2, func(b []byte, _ int) []byte { return append(b, entry...) })
-			message := []byte("a message")
-			var rc Received
-			var err error
-			got := allocated(func() { rc, err = d.Stream(stream(FlagHead|FlagMessage, message...), block, false) })
-			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), "is larger than") {
-				t.Fatalf("%v, %v", rc.Wrong, err)
-			}
-			if limit := 64 << 10; got > limit+2*len(block) { // the PARTs and the frame are joined
-				t.Errorf("%d bytes that are refused allocate %d", len(block), got)
-			}
-			if !bytes.Equal(rc.Data, message) {
-				t.Errorf("the message that follows is %q", rc.Data)
-			}
-		})
-	}
-}
-
 func TestEachBlockHasItsLimit(t *testing.T) {
 	const limit = MinBlock
 	head := func(n int) *Step {
@@ -230,36 +154,6 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 			rc, err := (&Decoder{Block: limit}).Stream(one(t, b), nil, fromCaller)
 			if err != nil || (rc.Wrong == nil) != (c.want == "") || rc.Wrong != nil && !strings.Contains(rc.Wrong.Error(), c.want) {
 				t.Errorf("%v, %v", rc.Wrong, err)
-			}
-		})
-	}
-}
-
-// TestDetailsOfAStatusAreCounted sends empty details, which take two bytes each and
-// become one message each.
-func TestDetailsOfAStatusAreCounted(t *testing.T) {
-	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, largeBlock/4)...)
-	trailer := func(key string) []byte {
-		return appendString(appendString([]byte{5, 0, 0, 1, nameLiteral}, key), string(details))
-	}
-	for name, c := range map[string]struct {
-		end, then []byte
-		refused   bool
-	}{
-		"of the end":         {append(binary.AppendUvarint([]byte{5, 0}, uint64(len(details))), details...), []byte{0}, true},
-		"of the trailer":     {trailer(link.DetailsKey), nil, true},
-		"of another trailer": {trailer("other-bin"), nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := Decoder{Block: largeBlock}
-			var rc Received
-			var err error
-			got := allocated(func() { rc, err = d.Stream(stream(FlagEnd, c.then...), c.end, false) })
-			if err != nil || (rc.Wrong != nil) != c.refused || c.refused && !strings.Contains(rc.Wrong.Error(), "is larger than") {
-				t.Errorf("%v, %v", rc.Wrong, err)
-			}
-			if got > 5*len(c.end) {
-				t.Errorf("%d bytes allocate %d", len(c.end), got)
 			}
 		})
 	}

@@ -3,7 +3,6 @@ package chaos
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,10 +23,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/child"
-	"github.com/nearcall/nearcall/internal/testing/hostile"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 )
@@ -67,7 +63,6 @@ type Scenario struct {
 	Name    string
 	Target  func(testing.TB) string              // returns an unused target for the server; nil for one in process
 	Network string                               // of the addresses of peers; "" if any will do
-	Hostile *hostile.Options                     // replaces the target unless nil
 	Proxy   func(*testing.T, uint64) Proxy       // makes a proxy in front of the server, from a seed, unless nil
 	Child   func(string) (*child.Process, error) // starts a server of the target in another process, which calls Serve, unless nil
 	On      *looptest.Kind                       // the loop of the service, if any
@@ -170,7 +165,6 @@ type chaos struct {
 	server *nearcall.Server // owned by the goroutine that restarts it
 	book   *book            // of the server's service; nil unless it is on a loop
 	served chan error
-	dialer atomic.Pointer[link.Dialer] // of the current listener
 	conn   atomic.Pointer[nearcall.ClientConn]
 
 	cancels  sync.Map     // cancel functions by tag, for handlers that cancel their callers
@@ -267,15 +261,6 @@ func (c *chaos) up() {
 	testpb.RegisterTestServiceServer(at, &chaosService{chaos: c, book: c.book})
 	server, served := c.server, make(chan error, 1)
 	c.served = served
-	if c.Hostile != nil {
-		o := *c.Hostile
-		o.Seed = rand.Uint64()
-		lis := hostile.Listen("chaos", o)
-		var dialer link.Dialer = lis.Dialer()
-		go func() { served <- server.Serve(lis) }()
-		c.dialer.Store(&dialer)
-		return
-	}
 	var lis nearcall.Listener
 	err := Again(func() (err error) {
 		lis, err = nearcall.Listen(c.target)
@@ -317,11 +302,6 @@ func (c *chaos) down(stop func()) {
 	}
 }
 
-// Dial implements [link.Dialer]. It dials the current listener.
-func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
-	return (*c.dialer.Load()).Dial(ctx)
-}
-
 // dial replaces the connection that calls use.
 func (c *chaos) dial() {
 	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
@@ -329,9 +309,6 @@ func (c *chaos) dial() {
 	})}, c.Client...)
 	if c.Retries {
 		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))
-	}
-	if c.Hostile != nil {
-		opts = append(opts, options.WithDialer(c))
 	}
 	conn, err := nearcall.NewClient(cmp.Or(c.dialled, c.target), opts...)
 	if err != nil {

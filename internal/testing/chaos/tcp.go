@@ -6,16 +6,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // A TCPProxy is a [Proxy] for TCP connections.
 type TCPProxy struct {
-	Swallow atomic.Bool // drop all data silently
-	Calm    bool        // do not delay or split data
-
 	t       *testing.T
 	seed    uint64
 	address string // the proxy's own
@@ -106,13 +102,8 @@ func (p *TCPProxy) pump(x *crossing, from, to *net.TCPConn, r *rand.Rand) {
 		n, err := from.Read(buf[:1+r.IntN(len(buf))])
 		switch {
 		case err != nil:
-			if !p.Swallow.Load() {
-				_ = to.CloseWrite()
-			}
+			_ = to.CloseWrite()
 			return
-		case p.Swallow.Load():
-			continue
-		case p.Calm:
 		case r.IntN(4) == 0:
 			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
 		case r.IntN(2000) == 0:
@@ -133,7 +124,7 @@ func (p *TCPProxy) pump(x *crossing, from, to *net.TCPConn, r *rand.Rand) {
 }
 
 func (p *TCPProxy) pass(to *net.TCPConn, b []byte, r *rand.Rand) error {
-	if !p.Calm && r.IntN(8) == 0 {
+	if r.IntN(8) == 0 {
 		for range 50 {
 			n := min(1+r.IntN(7), len(b))
 			if _, err := to.Write(b[:n]); err != nil {

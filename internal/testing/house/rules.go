@@ -74,7 +74,7 @@ var Imports = []Rule{
 	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop", "metrics/...", "quic"}, Not: []string{"internal/testing/..."}},
 
 	// What tests need, and programs that run them, is in no product.
-	{Pkg: "internal/testing/chaos", May: []string{".", "internal/link", "internal/options", "internal/testing/...", "loop"}},
+	{Pkg: "internal/testing/chaos", May: []string{".", "internal/testing/...", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/testing/leak", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},

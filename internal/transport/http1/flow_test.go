@@ -115,33 +115,6 @@ func TestAHandlerThatDoesNotReceiveStopsTheClient(t *testing.T) {
 	}
 }
 
-// TestBothSidesMaySpeakAtATime: a bidirectional stream over one HTTP/1.1 request.
-func TestBothSidesMaySpeakAtATime(t *testing.T) {
-	s := start(t, &service{})
-	conn := s.dial()
-	_, _ = io.WriteString(conn, strings.Replace(head("FullDuplexCall", "Transfer-Encoding: chunked"), "json", "connect+json", 1))
-	in := bufio.NewReader(conn)
-	var resp *http.Response
-	for range 3 {
-		_, _ = io.WriteString(conn, "7\r\n"+wrap(0, "{}")+"\r\n")
-		if resp == nil {
-			var err error
-			if resp, err = http.ReadResponse(in, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var part [7]byte
-		if _, err := io.ReadFull(resp.Body, part[:]); err != nil || string(part[:]) != wrap(0, "{}") {
-			t.Fatalf("%q, %v", part, err)
-		}
-	}
-	_, _ = io.WriteString(conn, "0\r\n\r\n")
-	b, err := io.ReadAll(resp.Body)
-	if parts := unwrap(t, string(b)); err != nil || len(parts) != 1 || parts[0].flags != 2 {
-		t.Errorf("%q, %v", parts, err)
-	}
-}
-
 // TestACallThatIsOverAnswersAClientThatStillSends: it need not wait for the request's end.
 func TestACallThatIsOverAnswersAClientThatStillSends(t *testing.T) {
 	s := start(t, &service{bidi: func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {

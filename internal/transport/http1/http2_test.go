@@ -7,16 +7,13 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
-	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,40 +180,6 @@ func TestOnePortServesAll(t *testing.T) {
 	}
 }
 
-// TestCurl: it negotiates HTTP/2, speaks it by prior knowledge, and HTTP/1.1.
-func TestCurl(t *testing.T) {
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Skip(err)
-	}
-	cert, _ := certificate()
-	config := &tls.Config{Certificates: []tls.Certificate{cert}}
-	for name, c := range map[string]struct {
-		creds credentials.TransportCredentials
-		args  []string
-	}{
-		"plain":                       {nil, nil},
-		"plain HTTP/2":                {nil, []string{"--http2-prior-knowledge"}},
-		"nearcall.NewTLS":             {nearcall.NewTLS(config), nil},
-		"nearcall.NewTLS, HTTP/1.1":   {nearcall.NewTLS(config), []string{"--http1.1"}},
-		"credentials.NewTLS":          {credentials.NewTLS(config), nil},
-		"nearcall.NewTLS, small body": {nearcall.NewTLS(config), []string{"--tlsv1.3"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := start(t, &service{}, nearcall.Creds(c.creds))
-			url := s.url
-			if c.creds != nil {
-				url = strings.Replace(url, "http:", "https:", 1)
-			}
-			args := append([]string{"-sSk", "--noproxy", "*", "-H", "Content-Type: application/json", "-d", `{"payload":{"body":"AAAA"}}`, url + "UnaryCall"}, c.args...)
-			out, err := exec.CommandContext(t.Context(), curl, args...).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), `"AAAA"`) {
-				t.Errorf("curl %q: %q, %v", args, out, err)
-			}
-		})
-	}
-}
-
 // TestConnectAndGRPCShareAConnection: a client that offers HTTP/1.1 as well may make calls by any
 // protocol over its connection, in any order. The peer of all is the same.
 func TestConnectAndGRPCShareAConnection(t *testing.T) {
@@ -356,62 +319,6 @@ func TestAClientMayResetItsStream(t *testing.T) {
 	}
 	s.client.Transport = sameConn{t, s.client.Transport}
 	s.post("UnaryCall", "{}").want(t, 200, "{}")
-}
-
-// mixed makes the client offer HTTP/2 and HTTP/1.1, as browsers do, and count its connections.
-func (s *site) mixed(roots *x509.CertPool) (opened *atomic.Int32) {
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}}, ForceAttemptHTTP2: true}
-	s.Cleanup(tr.CloseIdleConnections)
-	opened = new(atomic.Int32)
-	tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		opened.Add(1)
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}
-	s.url = strings.Replace(s.url, "http:", "https:", 1)
-	s.client = &http.Client{Transport: tr}
-	return opened
-}
-
-// TestGracefulStopLosesNoCallOverHTTP2: calls by JSON and by gRPC share a connection. Those that their
-// client makes before it has read GOAWAY are answered, and then it cannot connect again.
-func TestGracefulStopLosesNoCallOverHTTP2(t *testing.T) {
-	cert, roots := certificate()
-	for range 5 {
-		s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
-		s.mixed(roots)
-		var calls atomic.Int32
-		var callers sync.WaitGroup
-		for i := range 8 {
-			contentType, body := "application/json", "{}"
-			if i%2 == 0 {
-				contentType, body = "application/grpc", wrap(0, "")
-			}
-			callers.Go(func() {
-				for {
-					resp, err := s.client.Post(s.url+"UnaryCall", contentType, strings.NewReader(body))
-					if refused := (*net.OpError)(nil); errors.As(err, &refused) && refused.Op == "dial" {
-						return
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					b, err := io.ReadAll(resp.Body)
-					_ = resp.Body.Close()
-					if err != nil || resp.StatusCode != 200 || i%2 == 0 && resp.Trailer.Get("Grpc-Status") != "0" {
-						t.Errorf("%s: %s, %q, %v, %v", contentType, resp.Status, b, resp.Trailer, err)
-						return
-					}
-					calls.Add(1)
-				}
-			})
-		}
-		for calls.Load() < 100 && !t.Failed() {
-			time.Sleep(time.Millisecond)
-		}
-		s.server.GracefulStop()
-		callers.Wait()
-	}
 }
 
 // TestGRPCIsRefusedWhereItsOptionsDoNotApply: net/http serves a connection whose first request is JSON,

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/loop"
 )
 
@@ -126,28 +125,6 @@ func TestHandlersOfWebCallsMayRunOnALoop(t *testing.T) {
 		}
 	}
 	_ = waiting.Close()
-	transport.CloseIdleConnections()
-	srv.GracefulStop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAUnixSocketAnswersToo(t *testing.T) {
-	needs.UnixSockets(t)
-	lis, err := nearcall.Listen("unix:" + t.TempDir() + "/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv, &service{})
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(lis) }()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", lis.Addr().String())
-	}}
-	s := &site{T: t, url: "http://any.example" + path, client: &http.Client{Transport: transport}}
-	s.post("UnaryCall", `{}`).want(t, 200, "{}")
 	transport.CloseIdleConnections()
 	srv.GracefulStop()
 	if err := <-ended; err != nil {

@@ -103,30 +103,6 @@ func TestStopCutsRequestsOff(t *testing.T) {
 	readAnswer(t, bufio.NewReader(conn)).want(t, 503, `{"code":"unavailable","message":"the server was stopped"}`)
 }
 
-// TestGracefulStopDoesNotWaitForAClientThatReadsNothing: the answer is larger than what the
-// system keeps for the client.
-func TestGracefulStopDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for five seconds")
-	}
-	t.Parallel()
-	begun := make(chan struct{}, 1)
-	s := start(t, &service{
-		unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			begun <- struct{}{}
-			return &testpb.SimpleResponse{Payload: body(32 << 20)}, nil
-		},
-	})
-	conn := s.dial()
-	_, _ = io.WriteString(conn, strings.Replace(head("UnaryCall", "Content-Length: 0"), "json", "proto", 1))
-	<-begun
-	began := time.Now()
-	s.server.GracefulStop()
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("GracefulStop took %v", took)
-	}
-}
-
 // TestGracefulStopSkipsUnarrivedRequest: its call has not begun, or waits
 // for the rest of its message. If the client knows that it is a call, it learns that another
 // server may take it.
@@ -340,4 +316,28 @@ func TestGracefulStopWaitsForASlowClient(t *testing.T) {
 		})
 	}
 	stopped.Wait()
+}
+
+// TestGracefulStopDoesNotWaitForAClientThatReadsNothing: the answer is larger than what the
+// system keeps for the client.
+func TestGracefulStopDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for five seconds")
+	}
+	t.Parallel()
+	begun := make(chan struct{}, 1)
+	s := start(t, &service{
+		unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			begun <- struct{}{}
+			return &testpb.SimpleResponse{Payload: body(32 << 20)}, nil
+		},
+	})
+	conn := s.dial()
+	_, _ = io.WriteString(conn, strings.Replace(head("UnaryCall", "Content-Length: 0"), "json", "proto", 1))
+	<-begun
+	began := time.Now()
+	s.server.GracefulStop()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("GracefulStop took %v", took)
+	}
 }

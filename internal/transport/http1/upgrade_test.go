@@ -94,35 +94,13 @@ func TestAWebSocketTakesTheConnectionOver(t *testing.T) {
 	<-over.Ended()
 }
 
-func TestAWebSocketIsRefusedInWords(t *testing.T) {
-	for text, c := range map[string]struct {
-		path    string
-		stopped bool
-		code    int
-	}{
-		"takes WebSockets at /y, not at /x": {"/y", false, http.StatusNotFound},
-		"the server is stopping":            {"/x", true, http.StatusServiceUnavailable},
-	} {
-		client, server := net.Pipe()
-		var session link.Session
-		serverOf(t, Options{Begin: func() bool { return !c.stopped }}).Take(sock.Handover{
-			Conn: server, First: []byte(asksForWebSocket), Deadline: time.Now().Add(time.Minute), Path: c.path,
-			Accept: func(l link.Session) link.Acceptor {
-				session = l
-				return newWitness()
-			},
-		})
-		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != c.code || !strings.Contains(string(b), text) {
-			t.Errorf("%s: %s: %s", text, resp.Status, b)
-		}
-		_ = session.Close(io.EOF)
-		_ = client.Close()
+func TestAServerThatStopsRefusesAWebSocket(t *testing.T) {
+	client, session := handOver(t, serverOf(t, Options{Begin: func() bool { return false }}), asksForWebSocket, newWitness())
+	resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+	if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%v, %v", resp, err)
 	}
+	_ = session.Close(io.EOF)
 }
 
 // TestASessionThatEndsBeforeItStartsIsGone: a server may be stopped while it accepts.

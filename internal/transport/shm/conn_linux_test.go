@@ -3,7 +3,6 @@ package shm
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -13,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -608,48 +605,4 @@ func TestStreams(t *testing.T) {
 		Window: 64 << 10,
 		Codec:  codec.Proto(),
 	}.Run(t)
-}
-
-func TestCallsCrossSharedMemory(t *testing.T) {
-	a, b := connected(t)
-	accepted := make(transporttest.Accepter, 1)
-	client, _ := sessions(t, a, b, accepted)
-	for i, size := range []int{0, 1, 1000, 3 << 20, 100, ringSize, 8 << 20} {
-		t.Run(fmt.Sprintf("%d, of %d bytes", i, size), func(t *testing.T) {
-			caller, err := client.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			callee := <-accepted
-			data := pattern(size)
-			message := func() link.Frame {
-				return link.Frame{Msg: link.Live(wrapperspb.Bytes(data), codec.Proto()), HasMsg: true}
-			}
-			receive := func(s link.Stream, end bool) {
-				got := new(wrapperspb.BytesValue)
-				f := &link.Frame{Sink: link.Sink{Dst: got, Codec: codec.Proto(), Limit: 16 << 20}}
-				if err := s.Recv(f); err != nil || !bytes.Equal(got.Value, data) || end != (f.End != nil) {
-					t.Errorf("%d bytes arrive, %v, and end: %v", len(got.Value), err, f.End)
-				}
-			}
-			var both sync.WaitGroup
-			both.Go(func() {
-				f := message()
-				f.EndSend = true
-				if err := caller.Send(&f); err != nil {
-					t.Error(err)
-				}
-				receive(caller, true)
-			})
-			both.Go(func() {
-				receive(callee, false)
-				f := message()
-				f.End = &link.End{}
-				if err := callee.Send(&f); err != nil {
-					t.Error(err)
-				}
-			})
-			both.Wait()
-		})
-	}
 }

@@ -60,7 +60,7 @@ func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 	})
 }
 
-// A side's pages are allocated before it writes, so that a write never faults.
+// A side's pages are allocated before it writes, so that a write never faults, and those of slabs go back.
 func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, _ *Conn) {
 		f := c.mine.file
@@ -78,6 +78,8 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 				t.Errorf("%d bytes are there for %d more, of which %d were there", now-segments, wrote, extendBy)
 			}
 		}
+		var placed []int
+		all := there(t, f)
 		for range 3 {
 			before := there(t, f)
 			_, at, ok := c.Place(1 << 20)
@@ -85,6 +87,16 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 				t.Errorf("%d bytes are there for a slab of 1 MiB, %v", now-before, ok)
 			}
 			c.Placed(at)
+			placed = append(placed, at)
+		}
+		for _, at := range placed {
+			if err := c.Returned(at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.slabs.trim()
+		if now := there(t, f); now != all {
+			t.Errorf("%d bytes of slabs are there that nobody uses", now-all)
 		}
 	})
 }
