@@ -17,14 +17,18 @@ const mostAtOnce = 4 << 10
 // nesting: a message can be moved once for each level.
 const mostNested = 32
 
+// mostMoved is how many bytes of a message may be moved at each level of nesting.
+const mostMoved = 64 << 10
+
 // An encoder says how to encode a message.
 //
 // The length of a nested message comes before the message. Encoding leaves one byte for the length,
 // and moves the message if the length turns out to need more. As long as messages are small, that is
-// cheaper than computing the size first.
+// cheaper than computing the size first, and for those that contain others it is cheaper up to
+// mostMoved bytes.
 type encoder struct {
 	limit int  // stop before the buffer holds more than limit bytes, or soon after
-	large bool // compute the size of a nested message first, unless that contains others
+	large bool // compute the size of a nested message first, where sizeFirst says so
 }
 
 // appendTo appends the encoding of m to b. If ok is false, protobuf-go must encode m.
@@ -106,10 +110,12 @@ func (e encoder) message(b []byte, p *program, m ptr, depth int) (_ []byte, ok b
 func (e encoder) field(b []byte, o *op, v ptr, depth int) (_ []byte, ok bool) {
 	switch o.code {
 	case opMessage:
-		return e.nested(b, o, *v.message(), depth)
+		return e.nested(b, o, *v.message(), depth, e.sizeFirst(b, o.sub, 1))
 	case opMessages:
-		for _, x := range *v.messageSlice() {
-			if b, ok = e.nested(b, o, x, depth); !ok {
+		list := *v.messageSlice()
+		sizeFirst := len(list) > 0 && e.sizeFirst(b, o.sub, len(list))
+		for _, x := range list {
+			if b, ok = e.nested(b, o, x, depth, sizeFirst); !ok {
 				return b, false
 			}
 		}
@@ -206,22 +212,36 @@ func appendScalars[T word](e encoder, b []byte, o *op, list []T) (_ []byte, ok b
 	if o.packed {
 		b = appendLength(o.appendTag(b), n)
 	}
-	for _, v := range list {
-		if !o.packed {
-			b = o.appendTag(b)
+	switch {
+	case !o.packed:
+		for _, v := range list {
+			b = appendScalar(o.appendTag(b), o, v)
 		}
-		b = appendScalar(b, o, v)
+	case o.form == formFixed:
+		for _, v := range list {
+			b = appendFixed(b, v)
+		}
+	default:
+		for _, v := range list {
+			b = appendVarint(b, varintOf(o, v))
+		}
 	}
 	return b, true
 }
 
+// sizeFirst reports whether to compute the sizes of n messages, of p's type, that are encoded next.
+// It takes them to have most of the room in b.
+func (e encoder) sizeFirst(b []byte, p *program, n int) bool {
+	return e.large && (!p.nests || (cap(b)-len(b))/n > mostMoved)
+}
+
 // nested appends the message m of the field o, with its tag and length.
-func (e encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) {
+func (e encoder) nested(b []byte, o *op, m ptr, depth int, sizeFirst bool) (_ []byte, ok bool) {
 	if o.group || !e.room(b, 0) {
 		return b, false
 	}
 	b = o.appendTag(b)
-	if e.large && !o.sub.nests {
+	if sizeFirst {
 		n := o.sub.encodedSize(m, depth-1)
 		if n < 0 {
 			return b, false
@@ -254,14 +274,17 @@ func putLength(b []byte, start int) []byte {
 func (o *op) appendTag(b []byte) []byte { return appendVarint(b, uint64(o.wireTag)) }
 
 func appendScalar[T word](b []byte, o *op, v T) []byte {
-	switch {
-	case o.form != formFixed:
-		return appendVarint(b, varintOf(o, v))
-	case widthOf[T]() == 4:
-		return binary.LittleEndian.AppendUint32(b, uint32(v))
-	default:
-		return binary.LittleEndian.AppendUint64(b, uint64(v))
+	if o.form == formFixed {
+		return appendFixed(b, v)
 	}
+	return appendVarint(b, varintOf(o, v))
+}
+
+func appendFixed[T word](b []byte, v T) []byte {
+	if widthOf[T]() == 4 {
+		return binary.LittleEndian.AppendUint32(b, uint32(v))
+	}
+	return binary.LittleEndian.AppendUint64(b, uint64(v))
 }
 
 func appendLength(b []byte, n int) []byte { return appendVarint(b, uint64(n)) }

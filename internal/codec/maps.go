@@ -126,26 +126,33 @@ func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 
 func sizeMap[K comparable, V any](e *mapEntries, v ptr, depth int) (n int) {
 	for key, value := range *as[map[K]V](v) {
-		k := e.valueSize(addressOf(&value), depth)
+		k := e.entrySize(addressOf(&key), addressOf(&value), depth)
 		if k < 0 {
 			return -1
 		}
-		n += e.tag + sizeDelimited(e.key.scalarSize(addressOf(&key))+k)
+		n += e.tag + sizeDelimited(k)
 	}
 	return n
 }
 
-// valueSize is the encoded size of the value at v, with its tag.
-func (e *mapEntries) valueSize(v ptr, depth int) int {
-	if e.value.code == opMessage {
-		return e.value.nestedSize(*v.message(), depth-1)
+// entrySize is the encoded size of an entry, without its tag and length.
+func (e *mapEntries) entrySize(key, value ptr, depth int) int {
+	if e.value.code != opMessage {
+		return e.key.scalarSize(key) + e.value.scalarSize(value)
 	}
-	return e.value.scalarSize(v)
+	n := e.value.nestedSize(*value.message(), depth-1)
+	if n < 0 {
+		return -1
+	}
+	return e.key.scalarSize(key) + n
 }
 
 func appendMap[K comparable, V any](e encoder, b []byte, o *op, v ptr, depth int) (_ []byte, ok bool) {
-	for key, value := range *as[map[K]V](v) {
-		if b, ok = e.entry(b, o, addressOf(&key), addressOf(&value), depth); !ok {
+	m := *as[map[K]V](v)
+	sub := o.entries.value.sub
+	sizeFirst := sub != nil && len(m) > 0 && e.sizeFirst(b, sub, len(m))
+	for key, value := range m {
+		if b, ok = e.entry(b, o, addressOf(&key), addressOf(&value), depth, sizeFirst); !ok {
 			return b, false
 		}
 	}
@@ -153,22 +160,29 @@ func appendMap[K comparable, V any](e encoder, b []byte, o *op, v ptr, depth int
 }
 
 // entry appends one entry of a map, with its tag and length.
-func (e encoder) entry(b []byte, o *op, key, value ptr, depth int) (_ []byte, ok bool) {
+func (e encoder) entry(b []byte, o *op, key, value ptr, depth int, sizeFirst bool) (_ []byte, ok bool) {
 	if !e.room(b, 0) {
 		return b, false
 	}
-	b = append(o.appendTag(b), 0)
+	b = o.appendTag(b)
+	length := 0
+	if sizeFirst {
+		if length = o.entries.entrySize(key, value, depth); length < 0 {
+			return b, false
+		}
+	}
+	b = appendLength(b, length) // 0 if it is not known yet
 	start := len(b)
 	if b, ok = e.scalar(b, &o.entries.key, key); !ok {
 		return b, false
 	}
 	if o.entries.value.code == opMessage {
-		b, ok = e.nested(b, &o.entries.value, *value.message(), depth-1)
+		b, ok = e.nested(b, &o.entries.value, *value.message(), depth-1, sizeFirst)
 	} else {
 		b, ok = e.scalar(b, &o.entries.value, value)
 	}
-	if !ok {
-		return b, false
+	if !ok || sizeFirst {
+		return b, ok
 	}
 	return putLength(b, start), true
 }
