@@ -167,7 +167,7 @@ func (ci *callInfo) calleeEnded() {
 // isKnown reports whether o is nil, or an option of grpc-go or of this package.
 func isKnown(o grpc.CallOption) bool {
 	switch o.(type) {
-	case nil, RawHeader, RawTrailer, Verdict, SendsOn:
+	case nil, grpc.StaticMethodCallOption, RawHeader, RawTrailer, Verdict, SendsOn: // the second is that of generated code
 		return true
 	}
 	return reflect.TypeOf(o).PkgPath() == grpcPath

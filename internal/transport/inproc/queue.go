@@ -1,7 +1,6 @@
 package inproc
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -121,8 +120,7 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		q.mu.Unlock()
 		return err
 	}
-	q.items = slices.Grow(q.items, 1)[:len(q.items)+1] // append would clear the item
-	it := &q.items[len(q.items)-1]
+	it := q.newItemLocked()
 	it.header, it.end, it.hasMsg, it.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	if f.HasMsg {
 		it.msg, q.spare = q.spare, it.msg
@@ -142,6 +140,20 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 		wait.Yield(w)
 	}
 	return nil
+}
+
+// newItemLocked appends an item, with the memory of the one that was there before, and returns it.
+func (q *queue) newItemLocked() *item {
+	n := len(q.items)
+	if n == cap(q.items) {
+		room := 2 // most streams queue little
+		if n > 0 {
+			room = max(yieldEvery, 2*n)
+		}
+		q.items = append(make([]item, 0, room), q.items...)
+	}
+	q.items = q.items[:n+1]
+	return &q.items[n]
 }
 
 // sendDirect hands f to a parked receiver. done is false, and nothing has changed, if there
