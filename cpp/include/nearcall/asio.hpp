@@ -169,10 +169,9 @@ class asio_driver : public driver {
 #endif
       auto ends = [work = std::move(work_), handler = std::move(handler_), value = std::move(this->value_),
                    error = std::move(this->error_)]() mutable {
-        using value_type = typename detail::operation<Source>::value_type;
         if constexpr (detail::of_a_call<awaitable_type>) std::move(handler)(std::move(*value));
         else if constexpr (std::is_void_v<detail::awaited_raw<awaitable_type>>) std::move(handler)(std::move(error));
-        else std::move(handler)(std::move(error), value ? std::move(*value) : value_type());
+        else std::move(handler)(std::move(error), value ? std::move(*value) : typename detail::operation<Source>::value_type());
       };
       executor to = executor_;
       delete this;
