@@ -327,7 +327,7 @@ NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not
 .PHONY: web-node
 web-node: #: the TypeScript package's tests in Node alone
 	@echo '== web: npm run test:node'; if command -v npm >/dev/null && $(MAKE) --no-print-directory web-tools; then \
-		cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node; \
+		(cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node) || { echo 'web: npm run test:node' >>$(FAILURES); exit 1; }; \
 	else printf $(NO_NPM) | tee -a $(NOTES); fi
 
 # WEB_BENCH='--write ../docs/browser.md' also writes the table there; --rounds and --time say how long.

@@ -53,7 +53,7 @@ TEST_P(Allocations, ACallAllocatesNothing) {
   }());
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Allocations, testing::Values("shm", "unix", "tcp"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Allocations, testing::Values("shm", "unix", "tcp"), [](auto& with) { return std::string(with.param); });
 
 }  // namespace
 }  // namespace nearcall::test

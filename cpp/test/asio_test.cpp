@@ -114,16 +114,16 @@ TEST_P(Asio, CoroutinesOfAsioAwaitCalls) {
 TEST_P(Asio, CoroutinesOfAsioAwaitTasks) {
   asio::thread_pool pool(1);
   run([&]() -> asio::awaitable<void> {
-    auto twice = [](channel& ch) -> task<std::string> {
-      auto a = co_await Echo_stub(ch).Unary(message("a")), b = co_await Echo_stub(ch).Unary(message("b"));
+    auto twice = [](channel& to) -> task<std::string> {
+      auto a = co_await Echo_stub(to).Unary(message("a")), b = co_await Echo_stub(to).Unary(message("b"));
       co_return a->data() + b->data();
     };
     EXPECT_EQ(co_await d.async(twice(*ch), use_awaitable), "ab");
     co_await d.async(d.sleep_for(1ms), use_awaitable);
     auto there = co_await d.async(on(pool, d, [] { return std::this_thread::get_id(); }), use_awaitable);
     EXPECT_NE(there, std::this_thread::get_id());
-    auto throws = [](driver& d) -> task<> {
-      co_await d.sleep_for(0s);
+    auto throws = [](driver& on) -> task<> {
+      co_await on.sleep_for(0s);
       throw std::out_of_range("too far");
     };
     bool thrown = false;
@@ -192,12 +192,12 @@ TEST_P(Asio, ASlotCancelsACall) {
     EXPECT_EQ(chat.status().code(), code::cancelled);
     // A task is destroyed where it waits.
     bool destroyed = false;
-    auto waits = [](driver& d, bool& destroyed) -> task<> {
+    auto waits = [](driver& on, bool& noted) -> task<> {
       struct notes {
         bool& b;
         ~notes() { b = true; }
-      } n{destroyed};
-      co_await d.sleep_for(1h);
+      } n{noted};
+      co_await on.sleep_for(1h);
     };
     timer.expires_after(2ms);
     auto task = co_await (d.async(waits(d, destroyed), use_awaitable) || timer.async_wait(use_awaitable));
@@ -228,8 +228,8 @@ TEST_P(Asio, AnIdleDriverLeavesTheContextAsleepUntilSomebodyPosts) {
 TEST_P(Asio, OtherHandlersGetTheirTurn) {
   int turns = 0;
   bool ended = false;
-  auto busy = [](driver& d, bool& ended) -> task<> {
-    while (!ended) co_await d.sleep_for(0s);
+  auto busy = [](driver& on, bool& stop) -> task<> {
+    while (!stop) co_await on.sleep_for(0s);
   };
   d.async(busy(d, ended), [](std::exception_ptr) {});
   std::function<void()> again = [&] {
@@ -253,7 +253,7 @@ TEST(AsioOwnership, OperationsAreDestroyedWithTheirDriver) {
     channel ch(d, target);
     auto call = Echo_stub(ch).Slow(message(""));
     d.async(call, [kept](result<Message>) { ADD_FAILURE() << "the handler was called"; });
-    auto waits = [](driver& d, std::shared_ptr<int>) -> task<> { co_await d.sleep_for(1h); };
+    auto waits = [](driver& on, std::shared_ptr<int>) -> task<> { co_await on.sleep_for(1h); };
     d.async(waits(d, kept), [](std::exception_ptr) { ADD_FAILURE() << "the handler was called"; });
     ctx.run_for(10ms);
     EXPECT_EQ(kept.use_count(), 3);
@@ -292,7 +292,7 @@ TEST(AsioOwnership, CoroutinesWithCallsAreDestroyedWithTheContext) {
   EXPECT_EQ(kept.use_count(), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Asio, testing::Values("shm", "unix"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Asio, testing::Values("shm", "unix"), [](auto& with) { return std::string(with.param); });
 
 }  // namespace
 }  // namespace nearcall::test

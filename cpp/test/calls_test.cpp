@@ -507,7 +507,7 @@ TEST_P(Calls, ThreadsMeetOnlyWhereTheyMay) {
   threads.clear();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Calls, testing::Values("shm", "unix", "tcp"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Calls, testing::Values("shm", "unix", "tcp"), [](auto& with) { return std::string(with.param); });
 
 }  // namespace
 }  // namespace nearcall::test

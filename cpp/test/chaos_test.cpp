@@ -277,7 +277,7 @@ TEST_P(Chaos, KeepaliveEndsCallsToAServerThatIsStopped) {
   }());
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Chaos, testing::Values("shm", "unix"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Chaos, testing::Values("shm", "unix"), [](auto& with) { return std::string(with.param); });
 
 }  // namespace
 }  // namespace nearcall::test

@@ -152,7 +152,7 @@ TEST_P(Descriptors, OfAChildAreItsOwnMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Descriptors, testing::Values("shm", "unix", "tcp"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Descriptors, testing::Values("shm", "unix", "tcp"), [](auto& with) { return std::string(with.param); });
 
 /// Whichever mapping fails, on either side, the connection stays a socket.
 TEST(SharedMemory, ThatCannotBeMappedIsDoneWithout) {

@@ -238,7 +238,7 @@ TEST_P(Lifetimes, OfCallsThatAreMadeInALoop) {
   }());
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Lifetimes, testing::Values("shm", "unix", "tcp"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Lifetimes, testing::Values("shm", "unix", "tcp"), [](auto& with) { return std::string(with.param); });
 
 // ---- what is no call
 

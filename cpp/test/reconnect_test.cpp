@@ -112,7 +112,7 @@ TEST_P(Brief, CallsThatNobodyHasReadGoOnWaiting) {
 INSTANTIATE_TEST_SUITE_P(Servers, Brief,
                          testing::Values(brief{"drains", greeting() + drain(announces) + drain(0), true}, brief{"drains_and_leaves", greeting() + drain(0) + bye, true},
                                          brief{"ends", greeting(), true}, brief{"refuses", greeting() + bye, false}, brief{"says_nothing", "", true}),
-                         [](auto& info) { return info.param.name; });
+                         [](auto& with) { return with.param.name; });
 
 /// A call that servers turn away is made again once, as by gRPC.
 TEST(Reconnect, ACallThatIsNotProcessedIsMadeAgainOnce) {

@@ -175,7 +175,7 @@ TEST_P(Waits, EndWhenTheTimeOfAGracefulStopIsOver) {
   run(0us, [](server& s) -> task<> { co_await s.graceful_stop(1ns); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Waits, testing::Values("shm", "unix", "tcp", "tls"), [](auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Waits, testing::Values("shm", "unix", "tcp", "tls"), [](auto& with) { return std::string(with.param); });
 
 }  // namespace
 }  // namespace nearcall::test

@@ -1,12 +1,12 @@
 // A program that was written for calls over HTTP is moved over by the line that creates its transport.
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { after, before, test } from "node:test";
 import { ConnectError, createClient, type Transport } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-web";
 import { createNearcallTransport } from "../src/index.ts";
 import { NoteSchema, Probe } from "./gen/probepb/probe_pb.ts";
-import { start } from "./server.ts";
+import { type Server, start } from "./server.ts";
 
 /** The program. It returns what it has seen. */
 async function program(transport: Transport): Promise<unknown[]> {
@@ -34,10 +34,15 @@ async function program(transport: Transport): Promise<unknown[]> {
   return seen;
 }
 
+let server: Server;
+before(async () => {
+  server = await start("-listen", "tcp:127.0.0.1:0"); // outside the test's timeout: it builds the server
+});
+after(() => server.stop());
+
 test("a client that was written for HTTP behaves the same over nearcall's transport, on the same port", {
   timeout: 60_000,
 }, async () => {
-  const server = await start("-listen", "tcp:127.0.0.1:0");
   const host = server.url.replace("tcp:", "");
   const over = createNearcallTransport({ url: `ws://${host}/calls` });
   const got = await program(over);
@@ -45,5 +50,4 @@ test("a client that was written for HTTP behaves the same over nearcall's transp
   assert.equal(got.length, 10);
   assert.deepEqual(got, await program(createConnectTransport({ baseUrl: `http://${host}` })));
   assert.deepEqual(got, await program(createGrpcWebTransport({ baseUrl: `http://${host}` })));
-  await server.stop();
 });
