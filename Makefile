@@ -131,13 +131,13 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 
 .PHONY: targets
 targets: ## compare with grpc-go, case by case: resolvers, balancers and states of clients of several servers; in about a minute
-	cd interop/targets && $(GO) test -count=1 -parallel=8 .
+	cd interop/targets && $(GO) test -vet=off -count=1 -parallel=8 .
 
 # FLEET=short takes half a minute, as in .ci/run.
 FLEET ?= full
 .PHONY: fleet fleet-tools
 fleet: ## kill, stop, cut off and replace servers of a fleet under load, and its etcd, beside grpc-go; in some ten minutes
-	cd interop/fleet && NEARCALL_FLEET=$(FLEET) $(GO) test $(RACE) -count=1 -timeout 30m $(if $(filter full,$(FLEET)),-v) .
+	cd interop/fleet && NEARCALL_FLEET=$(FLEET) $(GO) test $(RACE) -vet=off -count=1 -timeout 30m $(if $(filter full,$(FLEET)),-v) .
 
 fleet-tools:
 	$(call services,etcd,etcd-server iproute2)
@@ -171,7 +171,7 @@ NO_WEB     = '**** BUF, NODE AND CHROMIUM DID NOT ALL CALL THE SERVER: npm, its 
 clients: ## call servers with every client of the table in docs/semantics.md, and with ghz, in under two minutes; CLIENTS=-update writes the table
 	@if $(MAKE) --no-print-directory clients-python; then python='$(GRPCIO)/bin/python'; else python=; printf $(NO_GRPCIO); fi; \
 	web=; $(MAKE) --no-print-directory web-tools && $(MAKE) --no-print-directory chromium && web=1; \
-	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 15m . $(if $(CLIENTS),-args $(CLIENTS))) && \
+	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -vet=off -count=1 -timeout 15m . $(if $(CLIENTS),-args $(CLIENTS))) && \
 	{ test -n "$$python" || printf $(NO_GRPCIO); test -n "$$web" || printf $(NO_WEB); }
 
 clients-python:
@@ -182,7 +182,7 @@ clients-python:
 
 .PHONY: proxies proxies-tools
 proxies: proxies-tools ## calls through nginx and Caddy, with the files that docs/browser.md recommends, in half a minute
-	cd interop && $(GO) test $(RACE) -count=1 -parallel=8 -timeout 15m ./proxies
+	cd interop && $(GO) test $(RACE) -vet=off -count=1 -parallel=8 -timeout 15m ./proxies
 
 # $(call services,COMMANDS,PACKAGES) installs packages from Debian if a command is missing, and neither
 # starts nor enables their services.
@@ -367,7 +367,7 @@ comma        := ,
 .PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
-	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -count=1 -timeout 15m ./...
+	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -vet=off -count=1 -timeout 15m ./...
 
 cpp-sanitized: #: make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined

@@ -104,7 +104,7 @@ func (f *connFlags) lookArgs(c *cobra.Command, args []string) error {
 // none. Files do without one, as with grpcurl. Names of services and symbols have no colon.
 func (f *connFlags) withTarget(args []string) []string {
 	if len(f.protos)+len(f.sets) > 0 && (len(args) == 0 || len(args) == 1 && !strings.Contains(args[0], ":")) {
-		return append([]string{"unix:none"}, args...)
+		return append([]string{"tcp:localhost:1"}, args...)
 	}
 	return args
 }

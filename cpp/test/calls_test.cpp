@@ -93,9 +93,9 @@ TEST_P(Calls, ACoroutineThatIsDestroyedIsNotResumed) {
   bool resumed = false;
   auto call = stub.Unary(message("kept"));
   {
-    auto waits = [](auto& call, bool& resumed) -> task<> {
-      (void)co_await call;
-      resumed = true;
+    auto waits = [](auto& kept, bool& done) -> task<> {
+      (void)co_await kept;
+      done = true;
     }(call, resumed);
     waits.start();
   }
@@ -215,7 +215,7 @@ TEST_P(Calls, ServerInterceptorsRunAroundHandlers) {
 
 struct adding_client_interceptor : client_interceptor {
   driver& d;
-  explicit adding_client_interceptor(driver& d) : d(d) {}
+  explicit adding_client_interceptor(driver& on) : d(on) {}
   std::string seen;
   task<status> intercept(outgoing& call, next_call next) override {
     if (call.md().get("stop-here")) co_return status(code::failed_precondition, "not called");

@@ -62,11 +62,11 @@ TEST(Durations, AGracefulStopWaitsForEver) {
   d.run([&]() -> task<> {
     EXPECT_TRUE(co_await chat.write(Message()));
     EXPECT_TRUE(co_await chat.read());
-    auto end = [](auto& chat) -> task<> {  // when the stop has begun
-      EXPECT_TRUE(co_await chat.write(Message()));
-      EXPECT_TRUE(co_await chat.read());
-      chat.done();
-      EXPECT_FALSE(co_await chat.read());
+    auto end = [](auto& stream) -> task<> {  // when the stop has begun
+      EXPECT_TRUE(co_await stream.write(Message()));
+      EXPECT_TRUE(co_await stream.read());
+      stream.done();
+      EXPECT_FALSE(co_await stream.read());
     };
     co_await all(s.graceful_stop(nanoseconds::max()), end(chat));
   }());

@@ -170,9 +170,9 @@ TEST_F(Addresses, TheNextIsTriedWhenOneDoesNotAnswer) {
   // Connections that fill its queue: a further one is not answered.
   std::vector<descriptor> fill;
   for (bool full = false; !full && fill.size() < 50;) {
-    descriptor& s = fill.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    (void)::connect(s.get(), reinterpret_cast<const sockaddr*>(&addresses[0]), sizeof addresses[0]);
-    pollfd p{s.get(), POLLOUT, 0};
+    descriptor& one = fill.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)::connect(one.get(), reinterpret_cast<const sockaddr*>(&addresses[0]), sizeof addresses[0]);
+    pollfd p{one.get(), POLLOUT, 0};
     full = ::poll(&p, 1, 200) == 0;
   }
   if (fill.size() == 50) GTEST_SKIP() << "the system answers connections that do not fit into the queue";

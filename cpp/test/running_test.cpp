@@ -237,7 +237,7 @@ struct watched : echo_service {
   task<status> Slow(context& c, const Message&, Message&) override {
     struct in {
       watched& w;
-      explicit in(watched& w) : w(w) { w.running++; }
+      explicit in(watched& service) : w(service) { w.running++; }
       ~in() { w.running--; }
     } guard(*this);
     std::optional<std::stop_callback<std::function<void()>>> callback;

@@ -61,21 +61,21 @@ TEST_F(Tls, MuchInBothDirectionsAtATime) {
   channel ch(d, target, {.credentials = tls_for_clients({.authorities = authority.certificate_pem()})});
   d.run([&]() -> task<> {
     auto chat = Echo_stub(ch).Chat();
-    auto write = [](auto& chat) -> task<> {
+    auto write = [](auto& to) -> task<> {
       Message m;
       for (int i = 0; i < 200; i++) {
         m.set_data(std::string(std::size_t(i) * 3000, 'x'));
-        if (!co_await chat.write(m)) break;
+        if (!co_await to.write(m)) break;
       }
-      chat.done();
+      to.done();
     };
-    auto read = [](auto& chat, driver& d) -> task<std::size_t> {
-      std::size_t n = 0;
-      for (int i = 0; auto* m = co_await chat.read(); i++) {
-        n += m->data().size();
-        if (i % 40 == 0) co_await d.sleep_for(1ms);
+    auto read = [](auto& from, driver& on) -> task<std::size_t> {
+      std::size_t size = 0;
+      for (int i = 0; auto* m = co_await from.read(); i++) {
+        size += m->data().size();
+        if (i % 40 == 0) co_await on.sleep_for(1ms);
       }
-      co_return n;
+      co_return size;
     };
     auto [none, n] = co_await all(write(chat), read(chat, d));
     EXPECT_EQ(n, 3000u * 199 * 200 / 2);

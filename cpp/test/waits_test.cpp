@@ -33,7 +33,7 @@ struct waiting_service : echo_service {
   struct counts {
     waiting_service& s;
     context& c;
-    counts(waiting_service& s, context& c, kind k) : s(s), c(c) {
+    counts(waiting_service& service, context& call, kind k) : s(service), c(call) {
       s.running++;
       s.begun[k]++;
     }
