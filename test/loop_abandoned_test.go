@@ -30,7 +30,10 @@ type abandonment struct {
 // unary waits for the end of the call.
 func (a *abandonment) unary(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	if !a.quick.Load() {
-		a.running <- struct{}{}
+		select {
+		case a.running <- struct{}{}:
+		case <-ctx.Done(): // of a task whose call was made before its loop learned that its host is gone
+		}
 		select {
 		case <-a.proceed:
 		case <-ctx.Done():
@@ -44,8 +47,11 @@ func (a *abandonment) bidi(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 	if a.failing {
 		return status.Error(codes.Unavailable, "failing")
 	}
-	a.running <- struct{}{}
-	<-s.Context().Done()
+	select {
+	case a.running <- struct{}{}:
+		<-s.Context().Done()
+	case <-s.Context().Done():
+	}
 	return nil
 }
 
