@@ -223,8 +223,8 @@ func (c *sessionConn) LocalAddr() net.Addr { return c.session.Peer().LocalAddr }
 // RemoteAddr implements [net.Conn].
 func (c *sessionConn) RemoteAddr() net.Addr { return c.session.Peer().Addr }
 
-// SetDeadline implements [net.Conn]. Deadlines have no effect: Write does not wait, and grpc-go closes
-// the connection to end a Read.
+// SetDeadline implements [net.Conn]. Deadlines have no effect: grpc-go closes the connection to end a
+// Read or Write.
 func (*sessionConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements [net.Conn].

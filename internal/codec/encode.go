@@ -229,8 +229,8 @@ func appendScalars[T word](e encoder, b []byte, o *op, list []T) (_ []byte, ok b
 	return b, true
 }
 
-// sizeFirst reports whether to compute the sizes of n messages, of p's type, that are encoded next.
-// It takes them to have most of the room in b.
+// sizeFirst reports whether to compute the sizes of the next n messages, of type p, before they are
+// encoded. It assumes that they fill the rest of b.
 func (e encoder) sizeFirst(b []byte, p *program, n int) bool {
 	return e.large && (!p.nests || (cap(b)-len(b))/n > mostMoved)
 }
