@@ -39,20 +39,25 @@ func WebSocketRequest(ctx context.Context) *http.Request {
 // peerConn returns the connection for calls to the peer, and makes it on first use.
 func (c *serverConn) peerConn() grpc.ClientConnInterface {
 	c.callsMu.Lock()
-	defer c.callsMu.Unlock()
 	if c.calls == nil {
 		c.calls = c.server.cfg.PeerConn(c.session)
-		if c.callsClosed {
-			c.closePeerConnLocked()
-		}
 	}
-	return c.calls
+	calls, closed := c.calls, c.callsClosed
+	c.callsMu.Unlock()
+	if closed {
+		c.closePeerConn() // again: it might have been made just now
+	}
+	return calls
 }
 
-// closePeerConnLocked makes later calls to the peer fail.
-func (c *serverConn) closePeerConnLocked() {
+// closePeerConn makes later calls to the peer fail. It must be called without callsMu: callbacks of
+// calls that end may ask for the peer.
+func (c *serverConn) closePeerConn() {
+	c.callsMu.Lock()
 	c.callsClosed = true
-	if conn, ok := c.calls.(io.Closer); ok {
+	calls := c.calls
+	c.callsMu.Unlock()
+	if conn, ok := calls.(io.Closer); ok {
 		_ = conn.Close()
 	}
 }

@@ -182,9 +182,7 @@ func (c *serverConn) Closed(reason error) {
 	for _, call := range running {
 		call.abort(reason)
 	}
-	c.callsMu.Lock()
-	c.closePeerConnLocked()
-	c.callsMu.Unlock()
+	c.closePeerConn()
 	c.reportEnd()
 	close(c.ended)
 }
