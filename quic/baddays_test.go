@@ -159,7 +159,9 @@ func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
 		}
 		first := <-lis.sessions
 		first.mu.Lock()
-		close(first.drained) // without a DRAIN
+		first.life.CallBegins() // so that the session stays
+		first.life.StopAccepting(errors.New("the server is going away"))
+		first.life.PeerAnswers() // and nothing tells the client
 		first.mu.Unlock()
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
 			t.Error(err)

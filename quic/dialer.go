@@ -12,6 +12,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -106,7 +107,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	}
 	s := newSession(conn, sessionOptions{
 		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
-		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, liveness: livenessOf(d.config),
+		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, liveness: livenessOf(d.config), limits: lifecycle.Limits{Patience: closeTimeout},
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {

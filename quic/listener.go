@@ -12,6 +12,7 @@ import (
 	q "github.com/quic-go/quic-go"
 	"google.golang.org/grpc/grpclog"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 )
@@ -160,7 +161,7 @@ func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) 
 	}
 	s := newSession(conn, sessionOptions{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
-		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, liveness: livenessOf(l.config),
+		window: int(l.config.InitialStreamReceiveWindow), limits: lifecycle.ServerLimits(&l.settings.ServerKeepalive, closeTimeout), liveness: livenessOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
 		maxSpent: maxSpent(l.settings),
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -24,7 +25,7 @@ type sessionOptions struct {
 	client         bool   // this side opened the connection
 	maxHeaderBytes int    // limit for a header or trailer
 	window         int    // how many bytes of a call's messages may wait to be received
-	ages           ages
+	limits         lifecycle.Limits
 	liveness       liveness
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // how many ended calls may wait for the release of their credit
@@ -54,26 +55,22 @@ type session struct {
 	keeper     encoded.Keeper // of messages that arrive
 	counted    counters.Session
 
-	mu       sync.Mutex
-	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
-	control  *q.SendStream
-	drain    drain
-	refusal  error  // why no new calls are made; nil while they are
-	ended    error  // why the session has ended; nil until then
-	leaving  bool   // the session ends when no call is left
-	finished bool   // the control stream was closed: no call is left here
-	peerDone bool   // the peer's control stream has ended: no call is left there
-	closing  bool   // CloseWithError was called or is about to be
-	served   bool   // the peer has made a call
-	seen     uint64 // the number of the last call that the peer has made
-	opened   uint64 // the number of the last call that this side has made
-	live     map[*stream]struct{}
-	opening  map[*opening]struct{}
-	sweep    *time.Timer // ends calls that do not begin
-	stall    stallCheck
-	round    int         // how often sweepLive has run
-	spent    []*q.Stream // ended calls whose credit is not released yet
-	release  *time.Timer // releases this credit; nil if spent is empty
+	mu      sync.Mutex
+	hello   wire.Hello // the peer's; until it arrives, the protocol's minimum
+	control *q.SendStream
+	drain   drain
+	life    lifecycle.Life  // without PINGs
+	timer   lifecycle.Timer // of life
+	served  bool            // the peer has made a call
+	seen    uint64          // the number of the last call that the peer has made
+	opened  uint64          // the number of the last call that this side has made
+	live    map[*stream]struct{}
+	opening map[*opening]struct{}
+	sweep   *time.Timer // ends calls that do not begin
+	stall   stallCheck
+	round   int         // how often sweepLive has run
+	spent   []*q.Stream // ended calls whose credit is not released yet
+	release *time.Timer // releases this credit; nil if spent is empty
 }
 
 func newSession(conn *q.Conn, o sessionOptions) *session {
@@ -94,13 +91,15 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.drain.takes = math.MaxUint64
+	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
+	s.life.Pings = lifecycle.Pings{} // quic-go's, see liveness
 	return s
 }
 
 // start starts the session. a handles the peer's calls; if it is nil, they are refused.
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
-	s.startTimers()
+	s.startLiveness()
 	s.greet()
 	go s.readControl()
 	if a != nil {
@@ -123,8 +122,7 @@ func (s *session) greet() {
 	defer s.mu.Unlock()
 	s.control = control
 	s.say(wire.AppendHello(nil, &h))
-	s.sayDrain()
-	s.leaveIfIdle()
+	s.perform(s.life.Start(s.acceptor != nil))
 }
 
 // meet waits for the peer's HELLO.
@@ -135,7 +133,7 @@ func (s *session) meet(ctx context.Context) error {
 	case <-s.over:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.ended
+		return s.life.Reason()
 	case <-ctx.Done():
 		return fmt.Errorf("%s: the handshake is not complete: %w", s.name, ctx.Err())
 	}
@@ -182,18 +180,19 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.refuse(fmt.Errorf("%s: %w", s.name, err))
-		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
+		s.perform(s.life.Refuse(fmt.Errorf("%s: %w", s.name, err)))
+		return nil, link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
 	st.in.Encoding = o.Encoding
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refusal != nil {
+	if refusal := s.life.Refusal(); refusal != nil {
 		drop(qs)
-		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
+		return nil, link.Unprocessed{Err: refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
+	s.perform(s.life.CallBegins())
 	s.opened = max(s.opened, numberOf(qs.StreamID()))
 	return st, nil
 }
@@ -210,8 +209,8 @@ func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.refusal != nil:
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.life.Refusal() != nil:
+		return link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	case s.hello.Features&wire.FeatureNoCalls != 0:
 		return fmt.Errorf("%s: %w", s.name, link.ErrOneWay)
 	case n > s.hello.Block:
@@ -226,7 +225,7 @@ func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
 	defer cancel()
 	o := &opening{cancel: cancel}
 	s.mu.Lock()
-	if s.refusal != nil {
+	if s.life.Refusal() != nil {
 		cancel()
 	}
 	s.opening[o] = struct{}{}
@@ -276,5 +275,5 @@ func (s *session) Peer() *link.Peer       { return s.peer }
 func (s *session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.answered.Load(), s.refusal
+	return s.answered.Load(), s.life.Refusal()
 }

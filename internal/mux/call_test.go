@@ -345,24 +345,32 @@ func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	})
 }
 
-// TestASessionThatDrainsBeforeItStarts checks that such a session ends by itself.
+// TestASessionThatDrainsBeforeItStarts checks that such a session ends by itself: after the peer's
+// answer if it accepts calls, and otherwise at once.
 func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mine, peers := net.Pipe()
-		s := New(mine, Options{})
-		s.Drain()
-		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
-		go peer.readAll()
-		s.Start(nil)
-		peer.write(start())
-		peer.write(pong(peer))
-		if n := len(peer.of(wire.KindBye)); n != 1 {
-			t.Errorf("the peer gets %d BYEs", n)
-		}
-		_ = peers.Close()
-		<-s.Gone()
-		<-peer.read
-	})
+	for _, acceptor := range []link.Acceptor{&witness{}, nil} {
+		synctest.Test(t, func(t *testing.T) {
+			mine, peers := net.Pipe()
+			s := New(mine, Options{})
+			s.Drain()
+			peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+			go peer.readAll()
+			s.Start(acceptor)
+			peer.write(start())
+			if acceptor != nil {
+				if n := len(peer.of(wire.KindBye)); n != 0 {
+					t.Errorf("the peer gets %d BYEs before it answers", n)
+				}
+				peer.write(pong(peer))
+			}
+			if n := len(peer.of(wire.KindBye)); n != 1 {
+				t.Errorf("the peer gets %d BYEs", n)
+			}
+			_ = peers.Close()
+			<-s.Gone()
+			<-peer.read
+		})
+	}
 }
 
 // TestASecondReplyAfterAFullWindow checks that a second reply can arrive, and end the

@@ -42,6 +42,7 @@ func (s *Session) handleHello(body []byte) error {
 	}
 	err = addCredit(&s.writing.connOut, h.Connection-s.hello.Connection)
 	s.hello, s.reading.isMet = h, true
+	s.life.PeerAllows(fromMillis(h.Ping), fromMillis(h.IdlePing))
 	s.mu.Unlock()
 	after.run()
 	s.counted.Begin(s.opts.Client, s.opts.Peer.Path)

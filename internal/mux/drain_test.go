@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
@@ -83,7 +84,11 @@ func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {
 	begin := map[string]func(*Session){
 		"Drain":  func(s *Session) { s.Drain() },
 		"Retire": func(s *Session) { s.Retire() },
-		"age":    (*Session).onMaxAge,
+		"age": func(s *Session) {
+			for holds(s, func() bool { return s.life.Drain() == lifecycle.Accepting }) {
+				pass(time.Second)
+			}
+		},
 	}
 	for name, drain := range begin {
 		for _, client := range []bool{false, true} {
@@ -99,7 +104,7 @@ func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {
 				}
 				synctest.Test(t, func(t *testing.T) {
 					w := &witness{}
-					s, peer := met(t, Options{Client: client}, w)
+					s, peer := met(t, Options{Client: client, ServerKeepalive: keepalive.ServerParameters{MaxConnectionAge: time.Hour}}, w)
 					peer.write(opened(first(client))) // else a session that leaves ends after the answer
 					synctest.Wait()
 					id, last, taken, answered := first(client), first(client), 1, false

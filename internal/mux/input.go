@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -308,7 +309,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	s.mu.Lock()
 	s.reading.accepting = nil
 	if !refused {
-		err = s.ended
+		err = s.life.Reason()
 	}
 	if err != nil {
 		st.abort(err, refused, &after)
@@ -369,7 +370,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 		return wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if !link.IsClosed(s.drained) {
+	if s.life.Drain() != lifecycle.Refusing {
 		code, text := encoded.ResetOf(reason)
 		s.writing.control = wire.AppendReset(s.writing.control, id, code, text)
 	}
@@ -383,7 +384,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		return nil, wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if link.IsClosed(s.drained) {
+	if s.life.Drain() == lifecycle.Refusing {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
 	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {

@@ -96,7 +96,7 @@ func (s *Session) returnPlace(at int) {
 
 // sendReturn tells the peer that it may reuse its place. mu is held.
 func (s *Session) sendReturn(at int) {
-	if s.ended == nil {
+	if s.life.Reason() == nil {
 		s.writing.control = wire.AppendReturn(s.writing.control, at)
 	}
 }

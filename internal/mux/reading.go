@@ -313,7 +313,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	}
 	s.mu.Lock()
 	if n > 0 {
-		s.keepalive.heard, s.keepalive.heardAt = true, now
+		s.life.Hears(now)
 		s.silent.reads++
 	}
 	if len(s.inline.calls) == 0 {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -144,16 +145,13 @@ type Session struct {
 	gone          chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the read loop and the writer
-	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
+	terminating   sync.WaitGroup // goroutines in terminate
 	counted       counters.Session
 
 	mu           sync.Mutex
-	refusal      error // why no new calls are made; nil while they are
-	ended        error // why the session has ended; nil until then
-	leaving      error // why the session ends when no call is left; nil if it does not
-	started      bool
-	closeTimer   *time.Timer // closes the connection after the session's end, if the peer does not
-	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
+	life         lifecycle.Life
+	timer        lifecycle.Timer // of life
+	hello        wire.Hello      // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
 	silent       silentCalls
 	live         map[*stream]struct{} // the values of streams, and calls that have no id yet
@@ -167,9 +165,9 @@ type Session struct {
 	taken        int                  // credit of the connection that was not returned yet
 	unread       int                  // sum of unread over all streams
 	written      chan struct{}        // nil before Written is called
-	closing      bool                 // closeDrained was started, because no call is left
 	drain        drain
-	keepalive    keepaliveState
+	pings        uint64 // number of PINGs sent
+	pingLimit    lifecycle.PingLimit
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
 	roles        waits.Roles
@@ -204,6 +202,12 @@ func New(conn Conn, o Options) *Session {
 	s.reading.spinBudget.earned = maxEarned
 	s.writing.connOut = s.hello.Connection
 	s.drain.takes = math.MaxUint64
+	s.life = lifecycle.Life{Clock: lifecycle.System{}}
+	if o.Client {
+		s.life.Limits = lifecycle.ClientLimits(&o.Keepalive, o.CloseTimeout)
+	} else {
+		s.life.Limits = lifecycle.ServerLimits(&o.ServerKeepalive, o.CloseTimeout)
+	}
 	return s
 }
 
@@ -213,7 +217,7 @@ func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte 
 	o = o.withDefaults()
 	hello := wire.Hello{Version: wire.Version, Stream: int64(waits.Granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes, Features: features, Near: near}
 	if !o.Client {
-		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
+		hello.Ping, hello.IdlePing = millis(lifecycle.MinPings(&o.Enforcement, false)), millis(lifecycle.MinPings(&o.Enforcement, true))
 	}
 	if !takesCalls {
 		hello.Features |= wire.FeatureNoCalls
@@ -225,15 +229,13 @@ func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte 
 func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
-	s.started = true
 	if !s.opts.Greeted {
 		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
 	}
 	s.roles.Reader = waits.ReadLoop
 	s.wakeWriter() // to send HELLO
-	s.startKeepalive()
-	s.closeIfDrained()
-	ended := s.ended
+	s.perform(s.life.Start(acceptor != nil))
+	ended := s.life.Reason()
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
 		acceptor.Closed(ended) // the session was closed before Start
@@ -246,10 +248,9 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		for _, t := range []*time.Timer{s.closeTimer, s.reading.idle, s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
-			if t != nil {
-				t.Stop()
-			}
+		s.perform(s.life.Closes())
+		if s.reading.idle != nil {
+			s.reading.idle.Stop()
 		}
 		if s.written == nil {
 			s.written = make(chan struct{}) // for Written, if it is called later
@@ -275,7 +276,7 @@ func (s *Session) Meet(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.ended
+		return s.life.Reason()
 	case <-ctx.Done():
 		return fmt.Errorf("%s: the handshake is not complete: %w", s.opts.Name, ctx.Err())
 	}
@@ -314,8 +315,8 @@ func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
 	switch n := wire.HeadSize(o); {
 	case n > s.hello.Block:
 		return encoded.TooLong("request header", n, s.hello.Block)
-	case s.refusal != nil:
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.life.Refusal() != nil:
+		return link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	case s.hello.Features&wire.FeatureNoCalls != 0:
 		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
@@ -343,7 +344,7 @@ func (s *Session) Gone() <-chan struct{} { return s.gone }
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.answered, s.refusal
+	return s.answered, s.life.Refusal()
 }
 
 // Peer implements [link.Session].

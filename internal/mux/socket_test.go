@@ -409,7 +409,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 									t.Fatal("a call does not end")
 								}
 							}
-							if holds(cs, func() bool { return cs.ended != nil && cs.roles.Reader == waits.Nobody }) {
+							if holds(cs, func() bool { return cs.life.Reason() != nil && cs.roles.Reader == waits.Nobody }) {
 								t.Error("nobody sees the peer's end")
 							}
 							for _, s := range []*Session{cs, ss} { // drained sessions end without Close
@@ -442,10 +442,10 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 				return holds(cs, func() bool { return cs.roles.Reader == waits.Nobody })
 			})
 			ss.mu.Lock()
-			ss.keepalive.heard = false
+			before := ss.silent.reads
 			ss.writing.control = wire.AppendPing(ss.writing.control, wire.KindPing, [8]byte{1})
 			ss.flush(false)
-			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.keepalive.heard }) })
+			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.silent.reads > before }) })
 		}
 		echoes(t, cs, noise(10))
 		ss.Drain()

@@ -34,7 +34,8 @@ var Imports = []Rule{
 	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
-	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/lifecycle", May: []string{"internal/durations"}},
+	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/encoded", "internal/lifecycle", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/link", "internal/wait"}},
@@ -56,7 +57,7 @@ var Imports = []Rule{
 	// It implements net.Conn, and targets and http1 pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/wait"}},
 
@@ -67,7 +68,7 @@ var Imports = []Rule{
 	{Pkg: "metrics/...", May: []string{"internal/counters", "metrics/..."}},
 
 	// It is a module, which the command requires.
-	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
+	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/lifecycle", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
 
 	// The root package ties them together.
 	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},

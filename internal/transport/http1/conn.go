@@ -8,15 +8,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A conn is a connection of HTTP/1.1 that package http uses. It implements [net.Conn].
 //
-// Until the first request has arrived, it keeps the deadline that the listener has set. A
-// connection that is idle for too long, or too old, is closed when no request is being answered.
+// Until the first request has arrived, it keeps the deadline that the listener has set. A connection
+// that is idle for too long is closed when no request is being answered, one that is too old after
+// an answer.
 type conn struct {
 	net.Conn
 	session  *session
@@ -28,10 +29,7 @@ type conn struct {
 	header headerWatch
 
 	// Guarded by session.mu.
-	opened    bool          // the first request has come
-	timers    []*time.Timer // idle and those of the age
-	idle      *time.Timer
-	idleSince time.Time
+	opened bool // the first request has come
 
 	// How much of an answer the client has taken: see limitWritesLocked.
 	limited    bool
@@ -52,9 +50,16 @@ func newConn(s *Server, h sock.Handover) *conn {
 	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
 	c.session = &session{
 		server: s, conn: c, reads: h.Conn, done: make(chan struct{}), ended: make(chan struct{}),
-		peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
+		life: s.newLife(s.idle), peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
 	}
 	return c
+}
+
+// newLife returns the life of a connection that may wait for its next request for the time idle.
+func (s *Server) newLife(idle time.Duration) lifecycle.Life {
+	limits := lifecycle.ServerLimits(&s.opts.Keepalive, 0)
+	limits.OneWay, limits.Idle, limits.Pings = true, idle, lifecycle.Pings{}
+	return lifecycle.Life{Limits: limits, Clock: lifecycle.System{}}
 }
 
 // start starts the timers for the idle time and the age. It reports false if the session has ended
@@ -63,34 +68,16 @@ func (c *conn) start() bool {
 	s := c.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reason != nil {
-		return false
-	}
-	c.idleSince = time.Now()
-	c.idle = time.AfterFunc(s.server.idle, c.onIdle)
-	k := &s.server.opts.Keepalive
-	c.timers = append(durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
-	return true
+	idle := s.performLocked(s.life.Start(true))
+	return !idle && s.life.Reason() == nil
 }
 
-var errOld = errors.New("the connection reached MaxConnectionAge")
-
-// onIdle closes a connection that has been without requests for too long.
-func (c *conn) onIdle() {
+// onTimer closes a connection that has been without requests for too long, or is too old.
+func (c *conn) onTimer() {
 	s := c.session
 	s.mu.Lock()
-	left := s.server.idle
-	if !s.busy {
-		left -= time.Since(c.idleSince)
-	}
-	idle := false
-	switch {
-	case s.over:
-	case left > 0:
-		c.idle.Reset(durations.Recheck(left))
-	default:
-		idle = s.drainLocked()
-	}
+	s.timer.Fired()
+	idle := s.performLocked(s.life.Fire(false))
 	s.mu.Unlock()
 	if idle {
 		_ = c.Conn.Close()
@@ -103,10 +90,10 @@ func (c *conn) begin() bool {
 	s := c.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bodyUnread || s.idleClosed || s.reason != nil {
+	if s.bodyUnread || s.life.State() != lifecycle.Open {
 		return false
 	}
-	s.busy = true
+	s.performLocked(s.life.CallBegins())
 	if !c.opened {
 		c.opened = true
 		_ = c.Conn.SetDeadline(time.Time{})
@@ -122,9 +109,8 @@ func (c *conn) changed(state http.ConnState) {
 	case http.StateIdle:
 		s := c.session
 		s.mu.Lock()
-		s.busy, c.idleSince = false, time.Now()
 		c.unlimitWritesLocked()
-		last := s.draining || s.bodyUnread
+		last := s.performLocked(s.life.CallEnds()) || s.bodyUnread
 		s.mu.Unlock()
 		if last {
 			_ = c.Conn.Close()
@@ -141,11 +127,9 @@ func (c *conn) end() {
 	s := c.session
 	s.mu.Lock()
 	over, a := s.over, s.acceptor
-	s.over, s.busy = true, false
+	s.over = true
 	c.unlimitWritesLocked()
-	for _, t := range c.timers {
-		t.Stop()
-	}
+	s.performLocked(s.life.Closes())
 	s.mu.Unlock()
 	if over {
 		return
@@ -189,7 +173,7 @@ func (c *conn) checkStall() {
 		c.seen, c.seenAt = p, now
 	}
 	patience := stall
-	if c.session.reason != nil && p.unsent != unknown {
+	if c.session.life.Reason() != nil && p.unsent != unknown {
 		patience = closeTimeout
 	}
 	if now.Sub(c.seenAt) >= patience {
@@ -232,7 +216,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // read the answer: many systems discard what was written if a socket is closed with unread bytes.
 func (c *conn) Close() error {
 	c.session.mu.Lock()
-	linger := c.session.bodyUnread && c.session.reason == nil
+	linger := c.session.bodyUnread && c.session.life.Reason() == nil
 	c.session.mu.Unlock()
 	if linger && c.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))

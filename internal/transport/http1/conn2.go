@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
-	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/mux"
+
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -21,13 +21,13 @@ import (
 func (s *Server) TakeHTTP2(h sock.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
-	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, drained: make(chan struct{}), closed: make(chan struct{})}
+	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, life: s.newLife2(), drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
 	if !s.add(c) {
 		sock.RefuseRequests(c, stopping)
 		return
 	}
-	c.startAge()
+	c.step(func(l *lifecycle.Life) lifecycle.Task { return l.Start(true) }, "")
 	// The error is ignored: it does not tell whether package http took the connection before
 	// the shutdown.
 	lis := &single{conn: c}
@@ -149,25 +149,26 @@ type conn2 struct {
 	extra []byte    // frames that wait for the next place between its frames
 
 	mu      sync.Mutex
-	timers  []*time.Timer  // of the age
-	leaving *time.Timer    // calls shutdown; nil until the client was told to leave
-	opened  bool           // the first request has come
-	writing bool           // package http writes, and the write has a deadline
-	telling bool           // tell writes likewise
-	closing bool           // a session has ended, and its client has closeTimeout for each write
-	over    bool           // the connection was closed
-	state   http.ConnState // active while requests are being answered
-	goAway  bool           // package http has written GOAWAY
-	pings   mux.PingLimit
+	life    lifecycle.Life  // has one call, for package http counts the requests
+	timer   lifecycle.Timer // of life
+	opened  bool            // the first request has come
+	writing bool            // package http writes, and the write has a deadline
+	telling bool            // tell writes likewise
+	closing bool            // a session has ended, and its client has closeTimeout for each write
+	over    bool            // the connection was closed
+	state   http.ConnState  // active while requests are being answered
+	goAway  bool            // package http has written GOAWAY
+	pings   lifecycle.PingLimit
 }
 
-// startAge starts the timers for the age of the connection. At its largest age the client is told to
-// leave, and has the grace for that.
-func (c *conn2) startAge() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := &c.server.opts.Keepalive
-	c.timers = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
+// newLife2 returns the life of a connection of HTTP/2. It has one call, because package http counts the
+// requests, and closes a connection that is idle.
+func (s *Server) newLife2() lifecycle.Life {
+	limits := lifecycle.ServerLimits(&s.opts.Keepalive, leaveTime)
+	limits.Idle, limits.Pings = 0, lifecycle.Pings{}
+	life := lifecycle.Life{Limits: limits, Clock: lifecycle.System{}}
+	life.CallBegins()
+	return life
 }
 
 // leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
@@ -175,18 +176,39 @@ const leaveTime = 5 * time.Second
 
 var leavePing = []byte("nearcall")
 
-// leave tells the client to make no more requests, in two steps, as gRPC's servers do: the first
-// GOAWAY refuses none. When the client has answered the PING after the GOAWAY, all its earlier
-// requests have arrived, and package http names the last one. why is a text for people.
-func (c *conn2) leave(why string) {
+// step does what a step of the connection's life asks for. A client is told to make no more requests in
+// two steps, as gRPC's servers do: the first GOAWAY refuses none. When the client has answered the PING
+// after the GOAWAY, all its earlier requests have arrived, and package http names the last one. why is
+// a text for people.
+func (c *conn2) step(step func(*lifecycle.Life) lifecycle.Task, why string) {
 	c.mu.Lock()
-	if c.leaving != nil || c.over {
-		c.mu.Unlock()
-		return
+	do := step(&c.life)
+	if do&lifecycle.SetTimer != 0 {
+		c.timer.Set(c.life.Next(), c.onTimer)
 	}
-	c.leaving = time.AfterFunc(leaveTime, c.shutdown)
 	c.mu.Unlock()
-	c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
+	if do&lifecycle.Announce != 0 {
+		c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
+	}
+	if do&lifecycle.RefuseIn != 0 {
+		c.shutdown()
+	}
+	if do&lifecycle.Expire != 0 {
+		_ = c.Conn.Close()
+	}
+}
+
+// onTimer does what is due in the connection's life.
+func (c *conn2) onTimer() {
+	c.step(func(l *lifecycle.Life) lifecycle.Task {
+		c.timer.Fired()
+		return l.Fire(false)
+	}, "max_age")
+}
+
+// leave tells the client to make no more requests.
+func (c *conn2) leave(why string) {
+	c.step(func(l *lifecycle.Life) lifecycle.Task { return l.StopAccepting(errStopping) }, why)
 }
 
 // shutdown makes package http send GOAWAY, and close the connection when no request is being
@@ -236,19 +258,13 @@ func (c *conn2) nextFrame() error {
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(whole[frameHead:], leavePing) && c.isLeaving() {
-			c.shutdown()
+		if bytes.Equal(whole[frameHead:], leavePing) {
+			c.step((*lifecycle.Life).PeerAnswers, "")
 		}
 	case kind == framePing && !isAck && c.pinged():
 		return c.endCalmly()
 	}
 	return nil
-}
-
-func (c *conn2) isLeaving() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.leaving != nil
 }
 
 // pinged records a PING of the client. It reports whether the client must leave, because it has
@@ -420,12 +436,8 @@ func (c *conn2) Close() error {
 	c.mu.Lock()
 	over := c.over
 	c.over = true
-	for _, t := range c.timers {
-		t.Stop()
-	}
-	if c.leaving != nil {
-		c.leaving.Stop()
-	}
+	c.life.Closes()
+	c.timer.Stop()
 	c.mu.Unlock()
 	if over {
 		return nil

@@ -26,7 +26,9 @@ type exchange struct {
 
 func (s *Server) newExchange(w http.ResponseWriter, r *http.Request, peer link.Peer) *exchange {
 	e := &exchange{ResponseWriter: w, control: http.NewResponseController(w), major: r.ProtoMajor}
-	e.session = &session{server: s, exchange: e, reads: e.control, peer: peer, busy: true, done: make(chan struct{}), ended: make(chan struct{})}
+	e.session = &session{server: s, exchange: e, reads: e.control, peer: peer, life: s.newLife(0), done: make(chan struct{}), ended: make(chan struct{})}
+	e.session.life.Start(true)
+	e.session.life.CallBegins()
 	return e
 }
 
@@ -83,7 +85,7 @@ func (e *exchange) end() {
 // write that waits for its connection: that has a limit of its own, which ends the connection.
 func (e *exchange) limitWritesLocked() {
 	patience := stall
-	if e.session.reason != nil {
+	if e.session.life.Reason() != nil {
 		patience = closeTimeout
 		if e.conn != nil {
 			e.conn.shortenWrites()

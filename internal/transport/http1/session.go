@@ -2,11 +2,13 @@ package http1
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -34,15 +36,13 @@ type session struct {
 	counted  counters.Session // of a connection
 
 	mu          sync.Mutex
-	acceptor    link.Acceptor // nil until open
-	stream      *stream       // the call of the current request; nil for none
-	busy        bool          // a request is being answered
-	draining    bool          // no more requests after the current one
-	bodyUnread  bool          // no further request can be read from a connection, because a body was not read to its end
-	reason      error         // why the session has ended; nil if it has not
-	readsClosed bool          // reads have ended, and no deadline may be set for them
-	idleClosed  bool          // the session began to drain while no request was being answered, so the connection is closed
-	over        bool          // the connection has ended, or belongs to a WebSocket; or the request was answered
+	acceptor    link.Acceptor   // nil until open
+	stream      *stream         // the call of the current request; nil for none
+	life        lifecycle.Life  // its calls are the requests that are being answered
+	timer       lifecycle.Timer // of life
+	bodyUnread  bool            // no further request can be read from a connection, because a body was not read to its end
+	readsClosed bool            // reads have ended, and no deadline may be set for them
+	over        bool            // the connection has ended, or belongs to a WebSocket; or the request was answered
 }
 
 // open asks for the acceptor, and returns it. It returns nil if the server is stopping.
@@ -50,7 +50,7 @@ func (s *session) open(accept func(link.Session) link.Acceptor) link.Acceptor {
 	a := accept(s)
 	s.mu.Lock()
 	s.acceptor = a
-	reason := s.reason
+	reason := s.life.Reason()
 	s.mu.Unlock()
 	if a != nil && reason != nil { // it was closed before accept returned
 		a.Closed(reason)
@@ -90,7 +90,7 @@ func (s *session) Drain() <-chan struct{} {
 // connection, which is idle between requests, or which a browser has opened in advance.
 func (s *session) leave() *stream {
 	s.mu.Lock()
-	idle := s.drainLocked()
+	idle := s.performLocked(s.life.Retire(errStopping))
 	st := s.stream
 	s.mu.Unlock()
 	if idle {
@@ -99,25 +99,31 @@ func (s *session) leave() *stream {
 	return st
 }
 
-// drainLocked makes the session take no more requests. It reports whether the caller must close the
-// connection, because no request is being answered.
-func (s *session) drainLocked() bool {
-	if !s.draining {
-		s.draining = true
+var errStopping = errors.New("the server is going away")
+
+// performLocked does what life says. It reports whether the caller must close the connection, because
+// no request is being answered.
+func (s *session) performLocked(do lifecycle.Task) (idle bool) {
+	if do&lifecycle.RefuseIn != 0 {
 		close(s.done)
 	}
-	s.idleClosed = s.idleClosed || !s.busy && !s.over
-	return s.idleClosed
+	if do&lifecycle.Expire != 0 {
+		go func() { _ = s.Close(lifecycle.ErrOld) }()
+	}
+	if do&lifecycle.SetTimer != 0 && s.conn != nil {
+		s.timer.Set(s.life.Next(), s.conn.onTimer)
+	}
+	return do&lifecycle.Finish != 0 && !s.over
 }
 
 func (s *session) Close(reason error) error {
 	s.mu.Lock()
-	if s.reason != nil {
+	do := s.life.End(reason, false)
+	if do&lifecycle.EndCalls == 0 {
 		s.mu.Unlock()
 		return nil
 	}
-	idle := s.drainLocked() && !s.over
-	s.reason = reason
+	idle := s.performLocked(do)
 	a, st := s.acceptor, s.stream
 	s.mu.Unlock()
 	if st != nil {
@@ -148,7 +154,7 @@ func (s *session) serves(st *stream) error {
 	if s.conn != nil {
 		s.counted.Begin(false, counters.HTTP)
 	}
-	return s.reason
+	return s.life.Reason()
 }
 
 // leaves reports whether the answer must say that the connection is closed after it. Over HTTP/2
@@ -156,7 +162,7 @@ func (s *session) serves(st *stream) error {
 func (s *session) leaves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.draining || s.bodyUnread && (s.conn != nil || s.exchange.major < 2)
+	return s.life.Drain() == lifecycle.Refusing || s.bodyUnread && (s.conn != nil || s.exchange.major < 2)
 }
 
 // leaveBodyUnread records that the rest of the request will not be read.
