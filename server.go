@@ -20,7 +20,7 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/targets"
-	"github.com/nearcall/nearcall/internal/transport/http1"
+	"github.com/nearcall/nearcall/internal/transport/web"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -37,7 +37,7 @@ type Server struct {
 	core    *call.Server
 	opts    *options.Server
 	sockets sock.Options  // of connections from other processes
-	web     *http1.Server // for HTTP clients
+	web     *web.Server // for HTTP clients
 
 	mu        sync.Mutex
 	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects

@@ -3,7 +3,7 @@ package nearcall
 import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/options"
-	"github.com/nearcall/nearcall/internal/transport/http1"
+	"github.com/nearcall/nearcall/internal/transport/web"
 )
 
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
@@ -18,24 +18,24 @@ import (
 // the loopback interface, WebOrigins must list the origin with that name as well: see
 // https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
 func WebOrigins(origins ...string) ServerOption {
-	if _, err := http1.New(http1.Options{Origins: origins}); err != nil {
+	if _, err := web.New(web.Options{Origins: origins}); err != nil {
 		panic("nearcall: WebOrigins: " + err.Error())
 	}
 	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
 }
 
 // webServer returns the server for HTTP clients.
-func (s *Server) webServer() *http1.Server {
+func (s *Server) webServer() *web.Server {
 	o := s.opts
-	web := http1.Options{
+	cfg := web.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
 		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
 		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
 	}
 	if o.GRPCClients {
-		web.GRPC, web.OnlyGRPC = s.serveGRPC, len(o.GRPC) > 0
+		cfg.GRPC, cfg.OnlyGRPC = s.serveGRPC, len(o.GRPC) > 0
 	}
-	server, err := http1.New(web)
+	server, err := web.New(cfg)
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
 	}

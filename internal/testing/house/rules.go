@@ -42,7 +42,7 @@ var Imports = []Rule{
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
-	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
+	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
 	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
@@ -54,10 +54,10 @@ var Imports = []Rule{
 	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and targets passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/counters", "internal/link", "internal/scmrights"}},
-	// It implements net.Conn, and targets and http1 pass it to sock.
+	// It implements net.Conn, and targets and web pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/wait"}},
 
