@@ -49,7 +49,7 @@ type stallCheck struct {
 
 // perform does what life says. mu is held.
 func (s *session) perform(do lifecycle.Task) {
-	if do&lifecycle.Refuse != 0 {
+	if do&lifecycle.RefuseOwn != 0 {
 		close(s.done)
 		if !link.IsClosed(s.metOrDone) {
 			close(s.metOrDone)
@@ -62,7 +62,7 @@ func (s *session) perform(do lifecycle.Task) {
 		s.drain.asked = true
 		s.say(announcement)
 	}
-	if do&lifecycle.RefuseIn != 0 {
+	if do&lifecycle.RefusePeer != 0 {
 		close(s.drained)
 		s.say(wire.AppendDrain(nil, s.seen))
 	}

@@ -180,7 +180,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.perform(s.life.Refuse(fmt.Errorf("%s: %w", s.name, err)))
+		s.perform(s.life.RefuseOwn(fmt.Errorf("%s: %w", s.name, err)))
 		return nil, link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}

@@ -191,7 +191,7 @@ func (st *stream) resetReason(code wire.ResetCode, text string) error {
 	if st.caller && errors.Is(reason, link.ErrUnprocessed) {
 		s := st.session
 		s.mu.Lock()
-		s.perform(s.life.Refuse(s.noMoreCalls()))
+		s.perform(s.life.RefuseOwn(s.noMoreCalls()))
 		s.mu.Unlock()
 	}
 	return reason

@@ -228,7 +228,7 @@ func (x *explorer) do(w *world, i int, t Task) {
 		x.send(w, i, message{drains, all})
 		x.send(w, i, message{kind: ask})
 	}
-	if t&RefuseIn != 0 && !x.oneWay { // otherwise the answer says it
+	if t&RefusePeer != 0 && !x.oneWay { // otherwise the answer says it
 		x.send(w, i, message{drains, s.seen})
 	}
 	if t&Ping != 0 {

@@ -84,16 +84,16 @@ const (
 type Task uint16
 
 const (
-	Refuse   Task = 1 << iota // make no more calls: see Life.Refusal
-	Announce                  // tell the peer that its calls will be refused, and ask for its answer
-	RefuseIn                  // refuse the peer's calls, and tell it which call was the last
-	EndCalls                  // end all calls: see Life.Reason
-	Finish                    // no call is left: tell the peer, after everything else
-	Expire                    // end all calls, for ErrOld
-	Lost                      // end all calls, for ErrDead
-	Ping                      // send a PING
-	Close                     // close the connection
-	SetTimer                  // set the timer to Life.Next
+	RefuseOwn  Task = 1 << iota // make no more calls: see Life.Refusal
+	Announce                    // tell the peer that its calls will be refused, and ask for its answer
+	RefusePeer                  // refuse the peer's calls, and tell it which call was the last
+	EndCalls                    // end all calls: see Life.Reason
+	Finish                      // no call is left: tell the peer, after everything else
+	Expire                      // end all calls, for ErrOld
+	Lost                        // end all calls, for ErrDead
+	Ping                        // send a PING
+	Close                       // close the connection
+	SetTimer                    // set the timer to Life.Next
 )
 
 // Each timer has a place in Life.due.
@@ -148,7 +148,7 @@ func (l *Life) Start(accepts bool) Task {
 func (l *Life) CallBegins() Task {
 	l.calls++
 	if l.OneWay && l.drain == Announced {
-		return l.refuseIn() // this call is the last
+		return l.refusePeer() // this call is the last
 	}
 	if l.pinging.dormant {
 		return l.pingWhenAllowed(l.Clock.Now())
@@ -180,7 +180,7 @@ func (l *Life) StopAccepting(reason error) Task {
 
 // Retire makes this side make no more calls, drain and leave, for reason.
 func (l *Life) Retire(reason error) Task {
-	return l.Refuse(reason) | l.announce() | l.leave(reason)
+	return l.RefuseOwn(reason) | l.announce() | l.leave(reason)
 }
 
 // PeerAnswers says that the peer has answered the announcement, and that the calls that it made before
@@ -189,13 +189,13 @@ func (l *Life) PeerAnswers() Task {
 	if l.drain != Announced {
 		return 0
 	}
-	return l.refuseIn() | l.settle()
+	return l.refusePeer() | l.settle()
 }
 
 // PeerDrains says that the peer will refuse this side's calls, for reason. A side that has opened the
 // connection leaves, as the peer does.
 func (l *Life) PeerDrains(reason error) Task {
-	do := l.Refuse(reason)
+	do := l.RefuseOwn(reason)
 	if !l.Accepted {
 		do |= l.leave(reason)
 	}
@@ -208,7 +208,7 @@ func (l *Life) PeerFinishes(reason error) Task {
 	if l.state == Finished {
 		return l.close()
 	}
-	return l.Refuse(reason) | l.refuseIn() | l.leave(reason)
+	return l.RefuseOwn(reason) | l.refusePeer() | l.leave(reason)
 }
 
 // End ends all calls for reason. lost says that nothing more can be sent, so that the connection must
@@ -221,7 +221,7 @@ func (l *Life) End(reason error, lost bool) (do Task) {
 		return do
 	}
 	l.reason = reason
-	do |= l.Refuse(reason) | l.refuseIn() | EndCalls | SetTimer
+	do |= l.RefuseOwn(reason) | l.refusePeer() | EndCalls | SetTimer
 	if l.state < Ending {
 		l.state = Ending
 	}
@@ -251,7 +251,7 @@ func (l *Life) announce() Task {
 		l.drain = Announced // Start announces it
 		return 0
 	case !l.accepts || l.OneWay:
-		return l.refuseIn()
+		return l.refusePeer()
 	case l.drain == Announced:
 		return 0
 	}
@@ -262,22 +262,22 @@ func (l *Life) announce() Task {
 	return Announce | SetTimer
 }
 
-// Refuse makes this side make no more calls, for reason.
-func (l *Life) Refuse(reason error) Task {
+// RefuseOwn makes this side make no more calls, for reason.
+func (l *Life) RefuseOwn(reason error) Task {
 	if l.refusal != nil {
 		return 0
 	}
 	l.refusal = reason
-	return Refuse
+	return RefuseOwn
 }
 
-func (l *Life) refuseIn() Task {
+func (l *Life) refusePeer() Task {
 	if l.drain == Refusing {
 		return 0
 	}
 	l.drain = Refusing
 	l.due[drainTimer] = time.Time{}
-	return RefuseIn
+	return RefusePeer
 }
 
 func (l *Life) leave(reason error) Task {
@@ -300,7 +300,7 @@ func (l *Life) settle() (do Task) {
 		}
 	}
 	l.state = Finished
-	do |= l.Refuse(l.leaving) | Finish
+	do |= l.RefuseOwn(l.leaving) | Finish
 	switch {
 	case l.peerFinished:
 		do |= l.close()

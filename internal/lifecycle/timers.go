@@ -53,7 +53,7 @@ func (l *Life) fire(timer int, now time.Time, serving bool) Task {
 			l.set(drainTimer, now, l.Patience)
 			return 0
 		}
-		return l.refuseIn() | l.settle()
+		return l.refusePeer() | l.settle()
 	case idleTimer:
 		left := l.Idle
 		if l.calls == 0 {

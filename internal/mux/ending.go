@@ -22,7 +22,7 @@ func (s *Session) perform(do lifecycle.Task) {
 	if do == 0 {
 		return
 	}
-	if do&lifecycle.Refuse != 0 {
+	if do&lifecycle.RefuseOwn != 0 {
 		close(s.done)
 		var after callbacks
 		for s.writing.held.first != nil {
@@ -34,7 +34,7 @@ func (s *Session) perform(do lifecycle.Task) {
 		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
 		s.drain.ping = s.appendPing()
 	}
-	if do&lifecycle.RefuseIn != 0 {
+	if do&lifecycle.RefusePeer != 0 {
 		close(s.drained)
 		s.writing.control = wire.AppendDrain(s.writing.control, s.last)
 	}

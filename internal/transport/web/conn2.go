@@ -190,7 +190,7 @@ func (c *conn2) step(step func(*lifecycle.Life) lifecycle.Task, why string) {
 	if do&lifecycle.Announce != 0 {
 		c.tell(append(goAway(maxStream, noError, why), frame(framePing, leavePing)...))
 	}
-	if do&lifecycle.RefuseIn != 0 {
+	if do&lifecycle.RefusePeer != 0 {
 		c.shutdown()
 	}
 	if do&lifecycle.Expire != 0 {

@@ -104,7 +104,7 @@ var errStopping = errors.New("the server is going away")
 // performLocked does what life says. It reports whether the caller must close the connection, because
 // no request is being answered.
 func (s *session) performLocked(do lifecycle.Task) (idle bool) {
-	if do&lifecycle.RefuseIn != 0 {
+	if do&lifecycle.RefusePeer != 0 {
 		close(s.done)
 	}
 	if do&lifecycle.Expire != 0 {
