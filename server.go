@@ -36,11 +36,11 @@ import (
 type Server struct {
 	core    *call.Server
 	opts    *options.Server
-	sockets sock.Options  // of connections from other processes
-	web     *http1.Server // for HTTP clients
+	sockets sock.Options       // of connections from other processes
+	web     *http1.Server      // for HTTP clients
+	grpc    *grpcserver.Server // for ordinary gRPC clients
 
 	mu        sync.Mutex
-	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
 	stopped   bool // no further listener is served; handshakes may still go on
 	settled   bool // no handshake goes on, either
@@ -69,6 +69,7 @@ func NewServer(opts ...ServerOption) *Server {
 	cfg.Unary, cfg.Stream = slices.Concat(cfg.Unary, unary), slices.Concat(cfg.Stream, stream)
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)
+	s.grpc = grpcserver.New(s.grpcConfig)
 	s.web = s.webServer()
 	return s
 }
@@ -321,10 +322,9 @@ func (s *Server) accept(session link.Session) link.Acceptor {
 // [ClientConn.Close]. A web client over HTTP/2 also gets it then, or loses its connection after
 // a second.
 func (s *Server) Stop() {
+	s.closeListeners()
 	var inner sync.WaitGroup
-	if g := s.closeListeners(); g != nil {
-		inner.Go(g.Stop)
-	}
+	inner.Go(s.grpc.Stop)
 	s.core.Stop()
 	s.web.Close(false)
 	inner.Wait()
@@ -348,10 +348,9 @@ func (s *Server) Stop() {
 func (s *Server) GracefulStop() {
 	s.retireListeners()
 	s.web.Drain() // before calls are refused
+	s.closeListeners()
 	var inner sync.WaitGroup
-	if g := s.closeListeners(); g != nil {
-		inner.Go(g.GracefulStop)
-	}
+	inner.Go(s.grpc.GracefulStop)
 	s.core.GracefulStop()
 	inner.Wait()
 	s.web.Close(true)
@@ -383,18 +382,16 @@ func (s *Server) retireListeners() {
 	}
 }
 
-// closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
-// nil if there is none. No listener and no such server is added later.
-func (s *Server) closeListeners() *grpcserver.Server {
+// closeListeners closes all listeners. No listener is added later.
+func (s *Server) closeListeners() {
 	s.mu.Lock()
 	s.stopped, s.settled = true, true
-	open, inner := s.listeners, s.grpc
+	open := s.listeners
 	s.listeners = nil
 	s.mu.Unlock()
 	for lis := range open {
 		_ = lis.Close()
 	}
-	return inner
 }
 
 // Client returns an in-process connection to the server. It needs neither a target nor Serve.

@@ -33,7 +33,7 @@ func (s *Server) webServer() *http1.Server {
 		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
 	}
 	if o.GRPCClients {
-		web.GRPC, web.OnlyGRPC = s.serveGRPC, len(o.GRPC) > 0
+		web.GRPC, web.OnlyGRPC = s.grpc.ServeHTTP, len(o.GRPC) > 0
 	}
 	server, err := http1.New(web)
 	if err != nil {
