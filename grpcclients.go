@@ -25,7 +25,7 @@ const http2Headers = 64 << 10
 // takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped, takeGRPC
 // closes the connection without an error, so the client tries again.
 func (s *Server) takeGRPC(c sock.Handover) {
-	if s.begin() {
+	if s.takesCalls() {
 		s.grpc.Take(c.Conn, c.First, c.Auth, c.Deadline)
 	} else {
 		_ = c.Conn.Close()

@@ -29,7 +29,7 @@ func (s *Server) webServer() *http1.Server {
 	o := s.opts
 	web := http1.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
-		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
+		Begin: s.takesCalls, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
 		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
 	}
 	if o.GRPCClients {

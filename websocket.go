@@ -47,10 +47,9 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 // work, but wait for the body of a slow client for as long as the HTTP server does, whatever their
 // deadline, and GracefulStop waits with them.
 //
-// ServeHTTP returns when the answer was written and the handler has returned. After [Server.Stop]
-// or [Server.GracefulStop] it answers with 503. GracefulStop waits for calls, and
-// http.Server.Shutdown does not wait for those over WebSockets: call GracefulStop first, and then
-// Shutdown, which waits until the last answers are sent.
+// ServeHTTP returns when the answer was written and the handler has returned. When the server was
+// stopped it answers with 503. Shutdown of the http.Server does not wait for calls over WebSockets:
+// call [Server.Shutdown] first, and then that, which waits until the last answers are sent.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.web.ServeHTTP(w, r, s.accept)
 }
@@ -67,14 +66,4 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // returns when the WebSocket is open.
 func (s *Server) WebSockets() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.web.ServeWebSocket(w, r, s.accept) })
-}
-
-// begin records that the server takes calls. It reports false if the server is settled.
-func (s *Server) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.settled {
-		s.core.Start()
-	}
-	return !s.settled
 }
