@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -380,6 +382,61 @@ func TestShutdownDoesNotWaitForHandshakes(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A closings listener counts its connections until the server has closed them.
+type closings struct {
+	net.Listener
+	open *atomic.Int32
+}
+
+func (l closings) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.open.Add(1)
+	return &closingConn{conn, sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+}
+
+type closingConn struct {
+	net.Conn
+	closing func()
+}
+
+func (c *closingConn) Close() error {
+	c.closing()
+	return c.Conn.Close()
+}
+
+// A server that has stopped has no connection, even if its clients leave theirs open.
+func TestAStoppedServerHasNoConnections(t *testing.T) {
+	for name, stop := range map[string]func(*shutdown){
+		"Stop":                    func(s *shutdown) { s.srv.Stop() },
+		"GracefulStop":            func(s *shutdown) { s.srv.GracefulStop() },
+		"Shutdown":                func(s *shutdown) { <-s.down(time.Minute) },
+		"Shutdown, ended already": func(s *shutdown) { <-s.down(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachClientKind(t, func(t *testing.T, kind clientKind) {
+				s, lis := &shutdown{srv: serve(t, echo{})}, bufconn.Listen(1<<16)
+				var open atomic.Int32
+				start(t, s.srv, closings{lis, &open})
+				synctest.Wait()
+				wantCode(t, kind(t, s.srv, lis)(t.Context()), codes.OK)
+				synctest.Wait()
+				begun := time.Now()
+				stop(s)
+				if took := time.Since(begun); took > time.Second {
+					t.Errorf("it took %v", took)
+				}
+				synctest.Wait()
+				if n := open.Load(); n != 0 {
+					t.Errorf("%d connections are open", n)
+				}
+			})
+		})
 	}
 }
 
