@@ -117,8 +117,8 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // Serve accepts clients from lis and serves them until lis fails or the server is stopped. It
 // closes lis, once. When the server is stopped, Serve returns nil as soon as [Server.Stop],
 // [Server.GracefulStop] or [Server.Shutdown] has done its work. So a program whose main function
-// returns after Serve loses no reply. If Serve is called on a stopped server, it returns [grpc.ErrServerStopped]. A server
-// can serve several listeners at a time.
+// returns after Serve loses no reply. If Serve is called on a stopped server, it returns
+// [grpc.ErrServerStopped]. A server can serve several listeners at a time.
 //
 // lis comes from [Listen] or is any other net.Listener, such as one from package net, from
 // tls.NewListener or from systemd's socket activation, or a bufconn. One listener serves all kinds

@@ -26,6 +26,7 @@ import (
 //     even if nobody waits for it any more. All that ask for it wait for that end.
 //   - The hard stop may begin while the graceful one runs. When a part is closed, its drain returns
 //     without waiting for clients. It still waits for the handlers, whose contexts were cancelled.
+//     So the graceful stop can also begin later than the hard one, to wait for handlers.
 //   - The hard stop does not begin when the graceful one is over. So the graceful stop was
 //     complete if the hard one has not begun.
 //   - Once a stop has begun, no listener is added.
