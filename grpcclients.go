@@ -3,7 +3,6 @@ package nearcall
 import (
 	"cmp"
 	"context"
-	"net/http"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -15,7 +14,6 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/grpcserver"
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -27,33 +25,15 @@ const http2Headers = 64 << 10
 // takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped, takeGRPC
 // closes the connection without an error, so the client tries again.
 func (s *Server) takeGRPC(c sock.Handover) {
-	if inner := s.grpcServer(); inner != nil {
-		inner.Take(c.Conn, c.First, c.Auth, c.Deadline)
+	if s.takesCalls() {
+		s.grpc.Take(c.Conn, c.First, c.Auth, c.Deadline)
 	} else {
 		_ = c.Conn.Close()
 	}
 }
 
-// serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is
-// stopped.
-func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
-	inner := s.grpcServer()
-	return inner != nil && inner.ServeHTTP(w, r, p)
-}
-
-// grpcServer returns the server for ordinary gRPC clients, and makes it on first use. Once the
-// server is settled, grpcServer makes no new one: it returns the existing one or nil.
-func (s *Server) grpcServer() *grpcserver.Server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.grpc == nil && !s.settled {
-		s.grpc = grpcserver.New(s.grpcConfig())
-	}
-	return s.grpc
-}
-
 // grpcConfig returns the configuration of the server for ordinary gRPC clients: the same
-// services, interceptors, stats handlers and limits.
+// services, interceptors, stats handlers and limits. It is called when no more services are registered.
 func (s *Server) grpcConfig() grpcserver.Config {
 	o := s.opts
 	c := grpcserver.Config{Register: s.core.RegisterWith, Loop: s.core.LoopOf, Unary: o.Unary}

@@ -22,9 +22,9 @@ import (
 //
 // Calls of both directions share only the connection's window. Services, interceptors,
 // limits and [MaxConcurrentStreams] are those of s. Several clients can share s, and s can serve
-// listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls from the server,
-// but close no client's connection. When a connection is closed, the server's calls over it are
-// cancelled.
+// listeners as well. [Server.Stop], [Server.GracefulStop] and [Server.Shutdown] of s end the calls
+// from the server, but close no client's connection. When a connection is closed, the server's
+// calls over it are cancelled.
 //
 // The server can call the client while the connection exists. A client that makes no calls itself
 // needs [WithPersistentConnection]. Without it a connection is made only for the first call, and

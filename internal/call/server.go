@@ -199,11 +199,12 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 	return all
 }
 
-// Start ends registration.
-func (s *Server) Start() {
+// Start ends registration. It reports false if the server was stopped.
+func (s *Server) Start() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
+	return !s.stopping
 }
 
 // Accept returns the Acceptor for a new session, or nil if the server was stopped.
