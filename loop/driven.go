@@ -78,10 +78,10 @@ func (d *driven) giveTurns(maxTurns int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
 		if n == maxTurns && maxTurns > 0 && l.ready.first != nil {
-			l.giveTurn(nil)
+			l.giveTurnLocked(nil)
 			return true
 		}
-		t := l.nextTurn()
+		t := l.nextTurnLocked()
 		if t != nil {
 			d.resumeTask(t)
 			continue
@@ -91,7 +91,7 @@ func (d *driven) giveTurns(maxTurns int) (more bool) {
 			continue
 		}
 		d.driving = false
-		l.signalIfEmpty()
+		l.signalIfEmptyLocked()
 		return false
 	}
 }
@@ -107,7 +107,7 @@ func (d *driven) resumeTask(t *task) {
 			l.mu.Unlock()
 			j.Drop()
 			l.mu.Lock()
-			l.removeTask(t)
+			l.removeTaskLocked(t)
 			return
 		}
 		if n := len(d.idle); n > 0 {
@@ -129,7 +129,7 @@ func (d *driven) resumeTask(t *task) {
 			j.Leave()
 		}
 		l.mu.Lock()
-		l.removeTask(t)
+		l.removeTaskLocked(t)
 		return
 	}
 	l.mu.Unlock()
@@ -139,7 +139,7 @@ func (d *driven) resumeTask(t *task) {
 	if !over {
 		return
 	}
-	l.removeTask(t)
+	l.removeTaskLocked(t)
 	switch {
 	case c.abandoned:
 		d.stopAbandoned(c)
@@ -220,7 +220,7 @@ func (d *driven) close() {
 	l := d.loop
 	if d.driving || len(d.idle) == 0 {
 		if !d.driving {
-			l.signalIfEmpty()
+			l.signalIfEmptyLocked()
 		}
 		l.mu.Unlock()
 		return
@@ -298,7 +298,7 @@ func (h *hosted) runWithoutHost(why error) error {
 	l.mu.Lock()
 	h.hostGone = true
 	h.wakeDriver = h.startOwnDriver // no race: the caller is the driver, or has just set driving
-	l.refuseTasks(why)
+	l.refuseTasksLocked(why)
 	l.mu.Unlock()
 	l.workers.Go(func() { // the caller may hold locks that Cancelled takes
 		l.cancelTasks(why)
