@@ -88,7 +88,7 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}

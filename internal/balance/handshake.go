@@ -75,7 +75,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		}
 		return newSessionConn(s, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
-	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, Caps: link.Caps{OneShot: true}}
 	c.pinned = true
 	c.Session = grpcgo.NewSession(&pinned{h.channel, sc, c}, h.channel.cfg.Target, authority, peer, func() {})
 	h.channel.cfg.OnSession(c.Session)

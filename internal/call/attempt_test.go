@@ -488,7 +488,7 @@ type remote struct {
 	closed bool // it accepts no more calls
 }
 
-func (remote) Peer() *link.Peer { return &link.Peer{OneShot: true} }
+func (remote) Peer() *link.Peer { return &link.Peer{Caps: link.Caps{OneShot: true}} }
 
 func (s remote) Invoke(context.Context, *link.UnaryCall) error {
 	if s.Done(); s.closed && !link.IsClosed(s.done) {

@@ -17,10 +17,10 @@ type drafting struct {
 }
 
 func (d *drafting) Peer() *link.Peer {
-	return &link.Peer{Draft: func(n int) (b []byte, end func()) {
+	return &link.Peer{Caps: link.Caps{Draft: func(n int) (b []byte, end func()) {
 		d.drafts.Add(1)
 		return make([]byte, n), func() { d.drafts.Add(-1) }
-	}}
+	}}}
 }
 
 // TestHandlersOfBothSidesHaveDrafts checks that a handler of a client's server has the memory that

@@ -47,7 +47,7 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, erro
 	return nil, nil
 }
 
-// draft implements [link.Peer.Draft].
+// draft implements [link.Caps.Draft].
 func (s *Session) draft(n int) (b []byte, end func()) {
 	if n < minPlaced {
 		return nil, nil

@@ -50,7 +50,7 @@ func newConn(s *Server, h sock.Handover) *conn {
 	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
 	c.session = &session{
 		server: s, conn: c, reads: h.Conn, done: make(chan struct{}), ended: make(chan struct{}),
-		life: s.newLife(s.idle), peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
+		life: s.newLife(s.idle), peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Caps: link.Caps{Undecided: true}},
 	}
 	return c
 }
