@@ -18,26 +18,19 @@ import (
 // the loopback interface, WebOrigins must list the origin with that name as well: see
 // https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
 func WebOrigins(origins ...string) ServerOption {
-	if _, err := http1.New(http1.Options{Origins: origins}); err != nil {
+	if err := http1.CheckOrigins(origins); err != nil {
 		panic("nearcall: WebOrigins: " + err.Error())
 	}
-	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
+	return options.SetServer(func(o *options.Server) { o.PageOrigins = append(o.PageOrigins, origins...) })
 }
 
 // webServer returns the server for HTTP clients.
 func (s *Server) webServer() *http1.Server {
-	o := s.opts
 	web := http1.Options{
-		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
-		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
-		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
+		Config: s.opts, Sockets: s.sockets, Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Begin: s.begin,
 	}
-	if o.GRPCClients {
-		web.GRPC, web.OnlyGRPC = s.serveGRPC, len(o.GRPC) > 0
+	if s.opts.TakesGRPC {
+		web.GRPC = s.serveGRPC
 	}
-	server, err := http1.New(web)
-	if err != nil {
-		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
-	}
-	return server
+	return http1.New(web)
 }

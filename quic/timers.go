@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -84,7 +82,6 @@ var probe = append([]byte{42, 0, 0x40, 0}, make([]byte, 40)...)
 // ages are a server's limits for the age and the idle time of a connection. The timers are
 // guarded by the session's mu.
 type ages struct {
-	limits    keepalive.ServerParameters
 	idleSince time.Time
 	idle      *time.Timer
 	age       []*time.Timer
@@ -97,12 +94,11 @@ func (s *session) startTimers() {
 	w := &s.liveness
 	w.next = w.every()
 	w.timer = time.AfterFunc(w.next, s.look)
-	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
+	if d := s.config.IdleLimit; d > 0 {
 		s.ages.idleSince = time.Now()
 		s.ages.idle = time.AfterFunc(d, s.onIdle)
 	}
-	k := &s.ages.limits
-	s.ages.age = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace,
+	s.ages.age = s.config.AfterAge(
 		func() { s.Drain() }, // and not retire: running handlers may still make calls
 		func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
 }
@@ -129,7 +125,7 @@ func (s *session) noteIdle() {
 func (s *session) onIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	left := s.ages.limits.MaxConnectionIdle
+	left := s.config.IdleLimit
 	if s.ended != nil {
 		return
 	}

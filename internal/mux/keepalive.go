@@ -1,27 +1,18 @@
 package mux
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
 	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-const (
-	minPingTime = 10 * time.Second // the minimum for a client, as in gRPC
-	pingTimeout = 20 * time.Second // gRPC's default
-	serverPings = 2 * time.Hour    // gRPC's default
-	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, if the server permits no more
-	maxStrikes  = 2                // gRPC's
-)
+const maxStrikes = 2 // gRPC's
 
 // keepaliveState tracks whether the peer is alive. Guarded by mu.
 type keepaliveState struct {
@@ -56,9 +47,12 @@ func (l *PingLimit) Spoke() { l.spoke = true }
 
 // Exceeded records a PING, and reports whether too many have come too early, which is within
 // least of the previous PING. idle says that no call is open.
-func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
+func (l *PingLimit) Exceeded(c *options.Connections, idle bool) (least time.Duration, yes bool) {
 	now := time.Now()
-	least = minPings(policy, idle)
+	least = c.LeastPing
+	if idle {
+		least = c.LeastIdlePing
+	}
 	switch {
 	case l.spoke:
 		l.strikes = 0
@@ -72,24 +66,15 @@ func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (le
 // startKeepalive starts the timers. mu is held.
 func (s *Session) startKeepalive() {
 	p := &s.keepalive
-	if k := s.opts.Keepalive; s.opts.Client {
-		p.every, p.timeout, p.always = k.Time, k.Timeout, k.PermitWithoutStream
-		if p.every > 0 {
-			p.every = max(p.every, minPingTime)
-		}
-	} else {
-		k := s.opts.ServerKeepalive
-		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
-		p.every = max(p.every, time.Second) // as in gRPC
-		if k.MaxConnectionIdle > 0 {
-			p.idleSince = time.Now()
-			p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
-		}
-		if k.MaxConnectionAge > 0 {
-			p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
-		}
+	c := s.opts.Config
+	p.every, p.timeout, p.always = c.Pings.Every, c.Pings.Timeout, c.Pings.WithoutCalls
+	if c.IdleLimit > 0 {
+		p.idleSince = time.Now()
+		p.idle = time.AfterFunc(c.IdleLimit, s.onIdleTimer)
 	}
-	p.timeout = cmp.Or(p.timeout, pingTimeout)
+	if c.AgeLimit > 0 {
+		p.age = time.AfterFunc(durations.Age(c.AgeLimit), s.onMaxAge)
+	}
 	if p.every > 0 {
 		p.timer = time.AfterFunc(p.every, s.onKeepaliveTimer)
 	}
@@ -172,7 +157,7 @@ func (p *keepaliveState) resetTimer() {
 func (s *Session) onIdleTimer() {
 	s.mu.Lock()
 	p := &s.keepalive
-	left := s.opts.ServerKeepalive.MaxConnectionIdle
+	left := s.opts.Config.IdleLimit
 	if s.ended != nil {
 		s.mu.Unlock()
 		return
@@ -194,7 +179,7 @@ func (s *Session) onMaxAge() {
 	s.mu.Lock()
 	p := &s.keepalive
 	if s.ended == nil {
-		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace != 0 {
+		if grace := s.opts.Config.AgeGrace; grace != 0 {
 			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
 		}
 		s.announce() // and not retire: running handlers may still make calls
@@ -204,15 +189,6 @@ func (s *Session) onMaxAge() {
 }
 
 var errOld = errors.New("the connection reached MaxConnectionAge")
-
-// minPings returns the minimum time between a client's PINGs that a server enforces. idle says
-// that no call is open.
-func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
-	if idle && !policy.PermitWithoutStream {
-		return idlePings
-	}
-	return cmp.Or(policy.MinTime, minBetween)
-}
 
 // millis returns d in milliseconds, rounded up.
 func millis(d time.Duration) uint64 {
@@ -225,7 +201,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, len(s.live) == 0); yes {
+	if least, yes := s.keepalive.Exceeded(s.opts.Config, len(s.live) == 0); yes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil

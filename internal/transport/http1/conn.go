@@ -67,9 +67,8 @@ func (c *conn) start() bool {
 		return false
 	}
 	c.idleSince = time.Now()
-	c.idle = time.AfterFunc(s.server.idle, c.onIdle)
-	k := &s.server.opts.Keepalive
-	c.timers = append(durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
+	c.idle = time.AfterFunc(s.server.idle(), c.onIdle)
+	c.timers = append(s.server.opts.Config.AfterAge(func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
 	return true
 }
 
@@ -79,7 +78,7 @@ var errOld = errors.New("the connection reached MaxConnectionAge")
 func (c *conn) onIdle() {
 	s := c.session
 	s.mu.Lock()
-	left := s.server.idle
+	left := s.server.idle()
 	if !s.busy {
 		left -= time.Since(c.idleSince)
 	}

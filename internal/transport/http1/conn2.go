@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/counters"
-	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -166,8 +165,7 @@ type conn2 struct {
 func (c *conn2) startAge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := &c.server.opts.Keepalive
-	c.timers = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
+	c.timers = c.server.opts.Config.AfterAge(func() { c.leave("max_age") }, func() { _ = c.Conn.Close() })
 }
 
 // leaveTime is how long a client may take to answer the PING that follows GOAWAY, as in gRPC.
@@ -256,7 +254,7 @@ func (c *conn2) isLeaving() bool {
 func (c *conn2) pinged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, c.state != http.StateActive)
+	_, yes := c.pings.Exceeded(&c.server.opts.Config.Connections, c.state != http.StateActive)
 	return yes
 }
 
