@@ -27,6 +27,7 @@ import (
 // NewXClient functions accept it. Create one with [NewClient] or [Server.Client], and close it when
 // it is no longer needed. All methods are safe for concurrent use.
 type ClientConn struct {
+	opts   *options.Client
 	target string
 	client *call.Client        // nil if remote makes the calls
 	idle   *connector.Idleness // counts the calls; may be nil
@@ -38,9 +39,6 @@ type ClientConn struct {
 	remote  *grpc.ClientConn
 	channel *balance.Channel // nil if remote makes the calls
 	hint    string           // appended to Unavailable errors
-
-	serviceConfig string // JSON, as the user passed it
-	maxAttempts   int    // limit for serviceConfig's retry policies
 
 	grpcMu sync.Mutex
 	grpc   *grpc.ClientConn // the result of GRPC; nil before the first use
@@ -105,17 +103,17 @@ func init() {
 // NewClient returns an error if the target is malformed or not supported on this system,
 // or if an option is invalid or contradicts another.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
-	o := options.NewDial(opts)
-	o.Socket.Unix = unixAuthInfo
-	if o.Dialer != nil && o.Err == nil {
-		return newClientConn(target, target, connector.Config{Name: target, Dialer: o.Dialer, Backoff: targets.NearBackoff}, o), nil
+	o := options.NewClient(opts)
+	if o.SessionDialer != nil {
+		c, _ := newClientConn(target, target, connector.Config{Name: target, Dialer: o.SessionDialer, Backoff: targets.NearBackoff}, o)
+		return c, nil // with an invalid option, its calls fail
 	}
 	t, err := targets.Parse(target)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	if t.IsGRPC() {
-		if !t.Insists && !o.OnlyGRPC {
+		if !t.Insists && !o.WholeToGRPC {
 			return newBalanced(target, o)
 		}
 		if err := checkRemote(o); err != nil {
@@ -128,25 +126,37 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		if !t.Insists {
 			logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
 		}
-		return &ClientConn{target: target, remote: remote, state: remote, hint: targets.Hint(t.Rest, o.Resolvers)}, nil
+		return &ClientConn{opts: o, target: target, remote: remote, state: remote, hint: targets.Hint(t.Rest, o)}, nil
 	}
 	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
-	if !o.Persistent && t.Scheme.Sockets {
-		cfg.Idle = connector.NewIdleness(o.IdleTimeout)
+	if t.Scheme.Sockets {
+		cfg.Idle = idleness(o)
 	}
-	serve(o, cfg.Idle)
-	authority, err := "", o.Err
-	if err == nil {
-		cfg.Dialer, authority, err = t.Dialer(o)
+	var authority string
+	if cfg.Dialer, authority, err = t.Dialer(o, caller(o, cfg.Idle)); err != nil {
+		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
+	c, err := newClientConn(target, authority, cfg, o)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	c := newClientConn(target, authority, cfg, o)
-	if o.Persistent {
+	c.persist()
+	return c, nil
+}
+
+// idleness returns what detects that a connection with these options is idle.
+func idleness(o *options.Client) *connector.Idleness { return connector.NewIdleness(o.IdleAfter) }
+
+// caller returns what dialers need to know besides the options. idle counts the peer's calls.
+func caller(o *options.Client, idle *connector.Idleness) targets.Caller {
+	return targets.Caller{Accept: acceptPeer(o, idle), Unix: unixAuthInfo}
+}
+
+// persist makes the connection stay connected if the options say so.
+func (c *ClientConn) persist() {
+	if c.opts.Persistent {
 		c.conn.Persist()
 	}
-	return c, nil
 }
 
 var logger = grpclog.Component("nearcall")
@@ -154,40 +164,36 @@ var logger = grpclog.Component("nearcall")
 const userAgent = "nearcall/" + Version
 
 // newClientConn returns a connection to target. It connects as the parameter how says, except
-// where an option in o says otherwise.
-func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
-	if o.Err != nil {
-		how.Dialer = connector.Failing{Err: o.Err}
+// where an option in o says otherwise. If an option is invalid, newClientConn returns its error, and
+// a connection whose calls fail with it.
+func newClientConn(target, authority string, how connector.Config, o *options.Client) (_ *ClientConn, err error) {
+	var service *call.ServiceConfig
+	if o.ConfigJSON != nil {
+		if service, err = call.ConfigOf(o, *o.ConfigJSON); err != nil {
+			how.Dialer = connector.Failing{Err: err}
+		}
 	}
-	if o.Backoff != nil {
-		how.Backoff = *o.Backoff
+	if o.ConnectBackoff != nil {
+		how.Backoff = *o.ConnectBackoff
 	}
-	how.Timeout = o.Timeout
-	c := &ClientConn{target: target, idle: how.Idle, maxAttempts: o.MaxAttempts}
+	how.Options = o
+	c := &ClientConn{opts: o, target: target, idle: how.Idle}
 	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
 	c.conn = connector.New(how)
 	c.state = c.conn
-	if o.ServiceConfig != nil {
-		c.serviceConfig = *o.ServiceConfig
-	}
-	cfg := o.ClientConfig
-	cfg.Sessions = c.conn
-	c.client = c.newClient(cfg, authority, o.UserAgent)
-	return c
+	c.client = c.newClient(call.ClientConfig{Sessions: c.conn, Service: service}, authority)
+	return c, err
 }
 
-// newClient returns the client that makes c's calls. authority is the target's. agent is the user's
-// user agent; "" for none.
-func (c *ClientConn) newClient(cfg call.ClientConfig, authority, agent string) *call.Client {
+// newClient returns the client that makes c's calls. authority is the target's.
+func (c *ClientConn) newClient(cfg call.ClientConfig, authority string) *call.Client {
 	cfg.GRPC = c.GRPC
-	if cfg.Authority == "" {
-		cfg.Authority = authority
-	}
+	cfg.Authority = c.opts.AuthorityOr(authority)
 	cfg.UserAgent = userAgent
-	if agent != "" {
+	if agent := c.opts.AgentPrefix; agent != "" {
 		cfg.UserAgent = agent + " " + userAgent
 	}
-	return call.NewClient(cfg)
+	return call.NewClient(c.opts, cfg)
 }
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")

@@ -127,7 +127,7 @@ func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 		// They replace a library's. They are never used. grpc-go accepts per-RPC credentials in
 		// addition.
 		grpc.WithCredentialsBundle(nil), grpc.WithTransportCredentials(credentials.NewTLS(nil)),
-		grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.maxAttempts),
+		grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.opts.MaxCallAttempts),
 		grpc.WithContextDialer(noDial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: forever, MaxDelay: forever}}),
 	}
 }
@@ -143,7 +143,7 @@ type source struct {
 func (s source) Scheme() string { return s.scheme }
 
 func (s source) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	config := cc.ParseServiceConfig(withStateProxy(s.conn.serviceConfig))
+	config := cc.ParseServiceConfig(withStateProxy(s.conn.opts.ConfigText()))
 	if config.Err != nil {
 		config = cc.ParseServiceConfig(withStateProxy(""))
 	}

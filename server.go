@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"reflect"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -36,7 +35,7 @@ import (
 type Server struct {
 	core    *call.Server
 	opts    *options.Server
-	sockets sock.Options       // of connections from other processes
+	sockets sock.Options       // of connections from other processes; its Config is that of opts
 	web     *web.Server        // for HTTP clients
 	grpc    *grpcserver.Server // for ordinary gRPC clients
 
@@ -53,13 +52,10 @@ type Server struct {
 // [Server.Serve] or [Server.Client] is called.
 func NewServer(opts ...ServerOption) *Server {
 	o := options.NewServer(opts)
-	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
-	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, targets.SharedMemory(o.Memory, true)
-	cfg := o.ServerConfig
-	unary, stream := grpcserver.Interceptors(o.GRPC)
-	cfg.Unary, cfg.Stream = slices.Concat(cfg.Unary, unary), slices.Concat(cfg.Stream, stream)
-	cfg.PeerConn = s.peerConn
-	s.core = call.NewServer(cfg)
+	s := &Server{opts: o, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
+	s.sockets = sock.Options{Config: &o.Connections, Unix: unixAuthInfo, Upgrade: targets.SharedMemory(&o.Connections, true)}
+	unary, stream := grpcserver.Interceptors(o.GRPCOptions)
+	s.core = call.NewServer(o, call.ServerConfig{Unary: unary, Stream: stream, PeerConn: s.peerConn})
 	s.grpc = grpcserver.New(s.grpcConfig)
 	s.web = s.webServer()
 	return s
@@ -133,16 +129,16 @@ func (s *Server) Serve(lis net.Listener) error {
 	}
 	sessions, ok := lis.(link.Listener)
 	if l, ok := lis.(registry.Listener); ok {
-		if err := targets.Configure(l, s.sockets, s.opts.StatelessResetKey); err != nil {
+		if err := targets.Configure(l, s.opts); err != nil {
 			_ = lis.Close()
 			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
 		}
 	}
 	if !ok {
 		l, _ := lis.(targets.Socket)
-		if l.NeedsTLS && s.sockets.Creds == nil {
+		if err := l.Check(s.opts); err != nil {
 			_ = lis.Close()
-			return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
+			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
 		}
 		if l.Listener != nil {
 			lis = l.Listener
@@ -176,18 +172,17 @@ func (s *Server) Serve(lis net.Listener) error {
 func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Listener {
 	o := s.sockets
 	o.RequireUpgrade = target.NeedsUpgrade
-	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
 	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path, Near: isBareTCP(lis)}
-	if s.opts.WebClients || target.Path != "" {
+	if s.opts.TakesWeb || target.Path != "" {
 		over.HTTP1 = s.web.Take
 	}
-	if s.opts.WebClients || s.opts.GRPCClients {
+	if s.opts.TakesWeb || s.opts.TakesGRPC {
 		over.HTTP2 = s.web.TakeHTTP2 // refuses web clients, in words, if the server does not take them
 	}
-	if s.opts.GRPCClients {
+	if s.opts.TakesGRPC {
 		over.GRPC = s.takeGRPC
 	}
-	over.Mixes = s.opts.WebClients && len(s.opts.GRPC) == 0 // net/http knows of no GRPCServerOptions
+	over.Mixes = s.opts.TakesWeb && !s.opts.HasGRPCOptions() // net/http knows of no GRPCServerOptions
 	return over
 }
 
@@ -263,8 +258,8 @@ func (s *Server) ServeConn(conn net.Conn) error {
 
 // accept accepts a session.
 func (s *Server) accept(session link.Session) link.Acceptor {
-	if s.opts.Accept != nil {
-		return s.opts.Accept(session)
+	if s.opts.AcceptSession != nil {
+		return s.opts.AcceptSession(session)
 	}
 	return s.core.Accept(session)
 }
@@ -274,16 +269,13 @@ func (s *Server) accept(session link.Session) link.Acceptor {
 // makes calls fail with Unavailable. Close the connection when it is no longer needed. After the
 // server was stopped, calls over the connection return Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
-	o := options.NewDial(opts)
-	serve(o, nil)
-	how := connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}
-	if o.Dialer == nil {
-		how.Dialer = serverDialer{s, inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}
+	o := options.NewClient(opts)
+	how := connector.Config{Dialer: o.SessionDialer, Backoff: targets.NearBackoff}
+	if how.Dialer == nil {
+		how.Dialer = serverDialer{s, inproc.Options{Config: &o.Connections, Accept: acceptPeer(o, nil)}}
 	}
-	c := newClientConn("inproc:", "localhost", how, o)
-	if o.Persistent {
-		c.conn.Persist()
-	}
+	c, _ := newClientConn("inproc:", "localhost", how, o) // with an error, its calls fail
+	c.persist()
 	return c
 }
 

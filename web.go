@@ -21,28 +21,21 @@ import (
 // the loopback interface, WebOrigins must list the origin with that name as well: see
 // https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
 func WebOrigins(origins ...string) ServerOption {
-	if _, err := web.New(web.Options{Origins: origins}); err != nil {
+	if err := web.CheckOrigins(origins); err != nil {
 		panic("nearcall: WebOrigins: " + err.Error())
 	}
-	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
+	return options.SetServer(func(o *options.Server) { o.PageOrigins = append(o.PageOrigins, origins...) })
 }
 
 // webServer returns the server for HTTP clients.
 func (s *Server) webServer() *web.Server {
-	o := s.opts
 	cfg := web.Options{
-		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
-		Begin: s.takesCalls, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
-		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
+		Config: s.opts, Sockets: s.sockets, Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Begin: s.takesCalls,
 	}
-	if o.GRPCClients {
-		cfg.GRPC, cfg.OnlyGRPC = s.grpc.ServeHTTP, len(o.GRPC) > 0
+	if s.opts.TakesGRPC {
+		cfg.GRPC = s.grpc.ServeHTTP
 	}
-	server, err := web.New(cfg)
-	if err != nil {
-		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
-	}
-	return server
+	return web.New(cfg)
 }
 
 // WebSocketRequest returns the request that opened the WebSocket over which a handler's call

@@ -15,21 +15,20 @@ import (
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // sessionOptions configure a session.
 type sessionOptions struct {
-	name           string // the peer's name, for errors
-	client         bool   // this side opened the connection
-	maxHeaderBytes int    // limit for a header or trailer
-	window         int    // how many bytes of a call's messages may wait to be received
-	limits         lifecycle.Limits
-	liveness       liveness
-	handshake      time.Duration // limit for the peer's HELLO
-	maxSpent       int           // how many ended calls may wait for the release of their credit
-	gone           func()        // called when the connection is closed; may be nil
+	name      string // the peer's name, for errors
+	client    bool   // this side opened the connection
+	config    *options.Connections
+	limits    lifecycle.Limits
+	liveness  liveness
+	handshake time.Duration // limit for the peer's HELLO
+	gone      func()        // called when the connection is closed; may be nil
 }
 
 // A session is one side of a connection.
@@ -92,7 +91,7 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 	}
 	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
-	s.life.Pings = lifecycle.Pings{} // quic-go's, see liveness
+	s.life.Keepalive = lifecycle.Keepalive{} // quic-go's, see liveness
 	return s
 }
 
@@ -114,7 +113,7 @@ func (s *session) greet() {
 	if err != nil {
 		return // the connection is closed
 	}
-	h := wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: s.maxHeaderBytes}
+	h := wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: s.maxHeader()}
 	if s.acceptor == nil {
 		h.Features |= wire.FeatureNoCalls
 	}

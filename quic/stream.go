@@ -72,7 +72,7 @@ func (st *stream) unhold() {
 	}
 	s.spent = append(s.spent, st.qs)
 	switch {
-	case len(s.spent) > s.maxSpent:
+	case len(s.spent) > s.maxSpent():
 		s.releaseSpent()
 	case s.release == nil:
 		s.release = time.AfterFunc(releaseDelay, s.onRelease)

@@ -40,7 +40,7 @@ func (b bundle) TransportCredentials() credentials.TransportCredentials {
 // dial connects to an address of a SubConn.
 func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
 	m, _ := markOf(ctx)
-	return c.cfg.Dial(ctx, cmp.Or(c.cfg.Authority, m.serverName, c.authority), address)
+	return c.cfg.Dial(ctx, c.cfg.Options.AuthorityOr(cmp.Or(m.serverName, c.authority)), address)
 }
 
 var errNoSubConn = errors.New("nearcall: a connection is made for no SubConn: a resolver or a policy has replaced the attributes of its address")

@@ -207,7 +207,7 @@ func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.B
 		panic("nearcall: a service config names a wrapper of nearcall's: name the policy instead")
 	}
 	p := &policy{ClientConn: cc, channel: h.channel, opts: o}
-	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.cfg.UserDial
+	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.userDial()
 	h.channel.watchIdleness()
 	return p
 }
@@ -251,7 +251,7 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 func (p *policy) apply(service string, s resolver.State) {
 	last := p.channel.applied.Load()
 	a := &applied{selector: selectorOf(s)}
-	a.service, _ = p.channel.cfg.ParseService(service) // grpc-go has parsed it
+	a.service, _ = call.ConfigOf(p.channel.cfg.Options, service) // grpc-go has parsed it
 	p.applied = a
 	p.channel.applied.Store(a)
 	last.retire()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/experimental"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // This test fails if a version of grpc-go moves the unexported variables that we use.
@@ -61,7 +62,7 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		unary:  func(_ context.Context, m *message) (*message, error) { handled++; return m, nil },
 		stream: func(grpc.ServerStream) error { handled++; return nil },
 	}, nil, nil)
-	c := NewClient(ClientConfig{Sessions: always{encoded{b.session, "nosuch"}}})
+	c := NewClient(options.NewClient(nil), ClientConfig{Sessions: always{encoded{b.session, "nosuch"}}})
 	refused := func(err error) {
 		t.Helper()
 		wantCode(t, err, codes.Unimplemented)
@@ -79,7 +80,7 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		t.Errorf("%d handlers ran", handled)
 	}
 	for _, name := range []string{"gzip", "identity", ""} {
-		c := NewClient(ClientConfig{Sessions: always{encoded{b.session, name}}})
+		c := NewClient(options.NewClient(nil), ClientConfig{Sessions: always{encoded{b.session, name}}})
 		if err := c.Invoke(t.Context(), unaryMethod, new(message), new(message)); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}

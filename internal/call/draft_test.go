@@ -31,7 +31,7 @@ func TestHandlersOfBothSidesHaveDrafts(t *testing.T) {
 		"client": func(s *Server, session link.Session) link.Acceptor { return s.AcceptClient(session, nil) },
 	} {
 		d := &drafting{}
-		conn := accept(NewServer(ServerConfig{}), d)
+		conn := accept(NewServer(limited(0), ServerConfig{}), d)
 		session := HandlerSession(context.WithValue(t.Context(), connKey{}, conn.(*serverConn)))
 		b := Draft(session, 1<<20)
 		if n := d.drafts.Load(); n != 1 {

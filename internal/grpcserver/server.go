@@ -23,6 +23,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -30,14 +31,15 @@ import (
 type Config struct {
 	Register func(grpc.ServiceRegistrar)   // registers the services
 	Loop     func(method string) wait.Loop // runs the handlers of a method; nil for goroutines
-	Unary    []grpc.UnaryServerInterceptor // the first one outermost
-	Stream   []grpc.StreamServerInterceptor
+	Options  *options.Server               // interceptors, and all that ForGRPC returns; GRPCOptions come last
+	More     []grpc.ServerOption           // after those of ForGRPC
+
+	// Stream is the outermost interceptor of streams.
+	Stream grpc.StreamServerInterceptor
 
 	// Tap is the tap handle for requests of ServeHTTP, because grpc-go asks none for them. It
 	// returns the call's context, or the status of a refusal. It may be nil.
 	Tap func(context.Context, *tap.Info) (context.Context, *status.Status)
-
-	Options []grpc.ServerOption // all but interceptors; credentials are ignored
 }
 
 // A Server serves the connections that Take gives it, and the requests that ServeHTTP gets. Its
@@ -73,9 +75,9 @@ func New(config func() Config) *Server {
 func newServer(c Config, first ...grpc.ServerOption) *grpc.Server {
 	loops := loops(c.Loop)
 	s := grpc.NewServer(slices.Concat(first, []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Unary...),
-		grpc.ChainStreamInterceptor(loops.stream), grpc.ChainStreamInterceptor(c.Stream...),
-	}, c.Options, []grpc.ServerOption{grpc.Creds(alreadyDone{})})...)
+		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Options.ServerUnaryChain...),
+		grpc.ChainStreamInterceptor(loops.stream, c.Stream), grpc.ChainStreamInterceptor(c.Options.ServerStreamChain...),
+	}, c.Options.ForGRPC(), c.More, c.Options.GRPCOptions, []grpc.ServerOption{grpc.Creds(alreadyDone{})})...)
 	c.Register(s)
 	return s
 }

@@ -59,7 +59,7 @@ func with(l Limits) [2]Limits {
 
 var (
 	mutual = [2]int{1, 1}
-	pinged = [2]Limits{{Patience: patience, Pings: Pings{Every: 30 * time.Second, Timeout: 20 * time.Second}}, {Accepted: true, Patience: patience}}
+	pinged = [2]Limits{{Patience: patience, Keepalive: Keepalive{Every: 30 * time.Second, Timeout: 20 * time.Second}}, {Accepted: true, Patience: patience}}
 )
 
 var scenes = []scene{
@@ -82,9 +82,9 @@ var scenes = []scene{
 	{name: "an old and idle connection", calls: [2]int{1, 0}, limits: with(Limits{Age: 30 * time.Second, Idle: 10 * time.Second, Grace: -1})},
 	{name: "a client that takes nothing", calls: [2]int{1, 0}, limits: with(Limits{}), owners: [2][]act{nil, {stops, cuts}}, deaf: true, hangs: true},
 	{name: "an idle client that takes nothing", limits: with(Limits{}), owners: [2][]act{nil, {stops}}, deaf: true},
-	{name: "a peer that is dead", calls: [2]int{0, 1}, limits: [2]Limits{{}, {Accepted: true, Patience: patience, Pings: Pings{Every: 30 * time.Second, Timeout: 20 * time.Second, Always: true}}}, deaf: true, mustEnd: true},
+	{name: "a peer that is dead", calls: [2]int{0, 1}, limits: [2]Limits{{}, {Accepted: true, Patience: patience, Keepalive: Keepalive{Every: 30 * time.Second, Timeout: 20 * time.Second, WithoutCalls: true}}}, deaf: true, mustEnd: true},
 	{name: "a client that pings", calls: [2]int{2, 0}, limits: pinged, allow: 50 * time.Second},
-	{name: "a client that pings without calls", calls: [2]int{1, 0}, limits: [2]Limits{{Patience: patience, Pings: Pings{Every: 30 * time.Second, Timeout: 40 * time.Second, Always: true}}, {Accepted: true, Patience: patience}}, allow: 50 * time.Second},
+	{name: "a client that pings without calls", calls: [2]int{1, 0}, limits: [2]Limits{{Patience: patience, Keepalive: Keepalive{Every: 30 * time.Second, Timeout: 40 * time.Second, WithoutCalls: true}}, {Accepted: true, Patience: patience}}, allow: 50 * time.Second},
 	{name: "a server that stops, over QUIC", calls: mutual, limits: with(Limits{}), owners: [2][]act{nil, {stops}}, fins: true},
 	{name: "both retire, over QUIC", calls: mutual, limits: with(Limits{}), owners: [2][]act{{retires}, {retires}}, fins: true},
 	{name: "a client that closes, over QUIC", calls: mutual, limits: with(Limits{}), owners: [2][]act{{cuts}, {stops}}, fins: true},
@@ -239,7 +239,7 @@ func (x *explorer) do(w *world, i int, t Task) {
 		if !s.pingAt.IsZero() && w.now.Sub(s.pingAt) < between {
 			x.fault("side %d sends a PING after %v", i, w.now.Sub(s.pingAt))
 		}
-		if !s.life.Pings.Always && s.life.Calls() == 0 {
+		if !s.life.Keepalive.WithoutCalls && s.life.Calls() == 0 {
 			x.fault("side %d sends a PING without a call", i)
 		}
 		s.asked, s.heard, s.pingAt = true, false, w.now
@@ -617,7 +617,7 @@ func (w world) relative() world {
 		if l.Idle == 0 || l.state > Open {
 			l.idleSince, s.lastCall = time.Time{}, time.Time{}
 		}
-		if l.Pings.Every == 0 || l.state > Open {
+		if l.Keepalive.Every == 0 || l.state > Open {
 			l.pinging, s.heard, s.asked, s.pingAt = pinging{}, false, false, time.Time{}
 		}
 		for _, t := range []*time.Time{&l.announcedAt, &l.idleSince, &l.pinging.heardAt, &l.pinging.pingSentAt, &s.pingAt, &s.lastCall} {

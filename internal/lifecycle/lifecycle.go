@@ -46,11 +46,11 @@ type Limits struct {
 	Accepted bool // this side has accepted the connection: if it drains, the connection ends
 	OneWay   bool // the peer is a client of HTTP/1.1: it makes one call after the other, accepts none, and learns from an answer that this side drains
 
-	Idle     time.Duration // how long the connection may be without calls; 0 for any time
-	Age      time.Duration // after this time the connection drains; 0 for never
-	Grace    time.Duration // after this time more it is closed; 0 for never, negative for no time
-	Patience time.Duration // how long a peer may take nothing at the end, or not answer that a drain is announced; 0 for any time
-	Pings    Pings
+	Idle      time.Duration // how long the connection may be without calls; 0 for any time
+	Age       time.Duration // after this time the connection drains; 0 for never
+	Grace     time.Duration // after this time more it is closed; 0 for never, negative for no time
+	Patience  time.Duration // how long a peer may take nothing at the end, or not answer that a drain is announced; 0 for any time
+	Keepalive Keepalive
 }
 
 // MaxDraining is how long a side that drains accepts calls of a peer that does not answer and still

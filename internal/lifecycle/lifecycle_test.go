@@ -57,7 +57,7 @@ var ruleFaults = []faulty.Fault{
 	{Name: "a peer that was heard is dead", File: "pings.go", In: "a client that pings",
 		Old: "	case k.heard:\n", New: "	case false:\n"},
 	{Name: "a PING is sent without a call", File: "pings.go", In: "a client that pings",
-		Old: "case !l.Pings.Always && l.calls == 0:", New: "case false:"},
+		Old: "case !l.Keepalive.WithoutCalls && l.calls == 0:", New: "case false:"},
 	{Name: "a PING is sent before the peer allows it", File: "pings.go", In: "a client that pings without calls",
 		Old: "now.Before(due) && !k.pingSentAt.IsZero()", New: "false"},
 }

@@ -1,51 +1,23 @@
 package lifecycle
 
 import (
-	"cmp"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
 	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
-const (
-	minPingTime = 10 * time.Second // the minimum for a client, as in gRPC
-	pingTimeout = 20 * time.Second // gRPC's default
-	serverPings = 2 * time.Hour    // gRPC's default
-	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, if the server permits no more
-	maxStrikes  = 2                // gRPC's
-)
-
-// ServerLimits returns the limits of a server's connection.
-func ServerLimits(k *keepalive.ServerParameters, patience time.Duration) Limits {
-	l := Limits{Accepted: true, Idle: max(k.MaxConnectionIdle, 0), Patience: patience, Pings: Pings{
-		Every: max(cmp.Or(k.Time, serverPings), time.Second), Timeout: cmp.Or(k.Timeout, pingTimeout), Always: true, // at least a second, as in gRPC
-	}}
-	if k.MaxConnectionAge > 0 {
-		l.Age, l.Grace = durations.Age(k.MaxConnectionAge), k.MaxConnectionAgeGrace
+// LimitsOf returns the limits of a connection with the options c. accepted says that this side has
+// accepted the connection.
+func LimitsOf(c *options.Connections, accepted bool, patience time.Duration) Limits {
+	l := Limits{Accepted: accepted, Idle: max(c.IdleLimit, 0), Patience: patience, Keepalive: Keepalive(c.Pings)}
+	if c.AgeLimit > 0 {
+		l.Age, l.Grace = durations.Age(c.AgeLimit), c.AgeGrace
 	}
 	return l
 }
 
-// ClientLimits returns the limits of a client's connection.
-func ClientLimits(k *keepalive.ClientParameters, patience time.Duration) Limits {
-	l := Limits{Patience: patience, Pings: Pings{Timeout: cmp.Or(k.Timeout, pingTimeout), Always: k.PermitWithoutStream}}
-	if k.Time > 0 {
-		l.Pings.Every = max(k.Time, minPingTime)
-	}
-	return l
-}
-
-// MinPings returns the minimum time between a client's PINGs that a server enforces. idle says that no
-// call is open.
-func MinPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
-	if idle && !policy.PermitWithoutStream {
-		return idlePings
-	}
-	return cmp.Or(policy.MinTime, minBetween)
-}
+const maxStrikes = 2 // gRPC's
 
 // A PingLimit counts the PINGs of a client that come too early, as gRPC's servers do.
 type PingLimit struct {
@@ -59,9 +31,12 @@ func (l *PingLimit) Spoke() { l.spoke = true }
 
 // Exceeded records a PING, and reports whether too many have come too early, which is within
 // least of the previous PING. idle says that no call is open.
-func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
+func (l *PingLimit) Exceeded(c *options.Connections, idle bool) (least time.Duration, yes bool) {
 	now := time.Now()
-	least = MinPings(policy, idle)
+	least = c.LeastPing
+	if idle {
+		least = c.LeastIdlePing
+	}
 	switch {
 	case l.spoke:
 		l.strikes = 0

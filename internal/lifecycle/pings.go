@@ -2,11 +2,11 @@ package lifecycle
 
 import "time"
 
-// Pings say when a side sends PINGs, to learn that its peer has ended.
-type Pings struct {
-	Every   time.Duration // after this time without anything from the peer; 0 for no PINGs
-	Timeout time.Duration // how long the peer may take to answer
-	Always  bool          // also without open calls
+// Keepalive says when a side sends PINGs, to learn that its peer has ended.
+type Keepalive struct {
+	Every        time.Duration // after this time without anything from the peer; 0 for no PINGs
+	Timeout      time.Duration // how long the peer may take to answer
+	WithoutCalls bool          // also without open calls
 }
 
 // pinging tracks whether the peer is alive.
@@ -31,7 +31,7 @@ func (l *Life) PeerAllows(between, betweenIdle time.Duration) {
 	l.pinging.between, l.pinging.betweenIdle = between, betweenIdle
 }
 
-func (l *Life) startPings(now time.Time) { l.set(pingTimer, now, l.Pings.Every) }
+func (l *Life) startPings(now time.Time) { l.set(pingTimer, now, l.Keepalive.Every) }
 
 // firePing sends a PING, or reports the peer as dead if it has not answered the last one in time.
 func (l *Life) firePing(now time.Time) Task {
@@ -39,10 +39,10 @@ func (l *Life) firePing(now time.Time) Task {
 	switch {
 	case k.heard:
 		k.heard, k.pingSent = false, false
-		l.due[pingTimer] = k.heardAt.Add(l.Pings.Every)
+		l.due[pingTimer] = k.heardAt.Add(l.Keepalive.Every)
 	case k.pingSent && k.timeoutLeft <= 0:
 		return Lost
-	case !l.Pings.Always && l.calls == 0:
+	case !l.Keepalive.WithoutCalls && l.calls == 0:
 		k.pingSent, k.dormant = false, true
 	case k.pingSent:
 		l.awaitAnswer(now)
@@ -66,7 +66,7 @@ func (l *Life) pingWhenAllowed(now time.Time) Task {
 		return SetTimer
 	}
 	k.pingSent, k.heard, k.dormant = true, false, false
-	k.pingSentAt, k.timeoutLeft = now, l.Pings.Timeout
+	k.pingSentAt, k.timeoutLeft = now, l.Keepalive.Timeout
 	l.awaitAnswer(now)
 	return Ping | SetTimer
 }
@@ -75,7 +75,7 @@ func (l *Life) pingWhenAllowed(now time.Time) Task {
 // checks at least once per time between PINGs.
 func (l *Life) awaitAnswer(now time.Time) {
 	k := &l.pinging
-	d := min(l.Pings.Every, k.timeoutLeft)
+	d := min(l.Keepalive.Every, k.timeoutLeft)
 	k.timeoutLeft -= d
 	l.due[pingTimer] = now.Add(d)
 }

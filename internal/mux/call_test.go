@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -326,7 +327,7 @@ func (c *closing) Gone() { c.gone <- c.told }
 func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, peers := net.Pipe()
-		s, w := New(mine, Options{}), &closing{gone: make(chan bool, 2)}
+		s, w := newSession(mine, Options{}), &closing{gone: make(chan bool, 2)}
 		s.Start(w)
 		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 		go peer.readAll()
@@ -351,7 +352,7 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 	for _, acceptor := range []link.Acceptor{&witness{}, nil} {
 		synctest.Test(t, func(t *testing.T) {
 			mine, peers := net.Pipe()
-			s := New(mine, Options{})
+			s := newSession(mine, Options{})
 			s.Drain()
 			peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 			go peer.readAll()
@@ -379,7 +380,7 @@ func TestASecondReplyAfterAFullWindow(t *testing.T) {
 	for _, size := range []int{waits.Granted(wire.MinWindow) - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{}
-			o := Options{Window: wire.MinWindow, MaxWindow: 2 * wire.MinWindow}
+			o := Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = wire.MinWindow; c.MaxStreamWindow = 2 * wire.MinWindow })}
 			client := o
 			client.Client = true
 			cs, _ := pair(t, client, o, w)

@@ -126,10 +126,6 @@ type byeError string
 
 func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
 
-// maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit
-// systems, too.
-const maxPromised = 1 << 30
-
 // returnCredit counts n received bytes, and returns their credit to the peer once enough has
 // accumulated for a CREDIT frame. The session's mu is held.
 func (st *stream) returnCredit(n int) {
@@ -159,7 +155,7 @@ func (st *stream) grantForMessage(it *item) bool {
 	switch {
 	case it.Missing > 0:
 		st.markReceived(it)
-		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.MaxWindow)
+		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.Config.MaxStreamWindow)
 	case st.in.flow.Credit <= 0:
 		grant = it.Size + wire.MessageCost
 	}
@@ -200,7 +196,7 @@ const windowsUnread = 256
 // returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
 // and while not too many bytes are unread. mu is held.
 func (s *Session) returnConnCredit() {
-	if s.taken >= s.opts.ConnWindow/4 && s.unread/windowsUnread < s.opts.Window {
+	if s.taken >= s.opts.Config.ConnWindow/4 && s.unread/windowsUnread < s.opts.Config.StreamWindow {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
 		s.connIn += s.taken
 		s.taken = 0

@@ -27,7 +27,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	if least, yes := s.pingLimit.Exceeded(&s.opts.Enforcement, len(s.live) == 0); yes {
+	if least, yes := s.pingLimit.Exceeded(s.opts.Config, len(s.live) == 0); yes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil

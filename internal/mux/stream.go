@@ -71,7 +71,7 @@ type outgoing struct {
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.flow.Credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.in.Encoding = encoding, encoding
-	st.in.flow.Window = waits.Granted(s.opts.Window)
+	st.in.flow.Window = s.opts.granted()
 	st.in.flow.Credit = st.in.flow.Window
 	st.heard = s.silent.reads
 	s.streamsBegun++

@@ -50,15 +50,15 @@ func newConn(s *Server, h sock.Handover) *conn {
 	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
 	c.session = &session{
 		server: s, conn: c, reads: h.Conn, done: make(chan struct{}), ended: make(chan struct{}),
-		life: s.newLife(s.idle), peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Caps: link.Caps{Undecided: true}},
+		life: s.newLife(s.idle()), peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Caps: link.Caps{Undecided: true}},
 	}
 	return c
 }
 
 // newLife returns the life of a connection that may wait for its next request for the time idle.
 func (s *Server) newLife(idle time.Duration) lifecycle.Life {
-	limits := lifecycle.ServerLimits(&s.opts.Keepalive, 0)
-	limits.OneWay, limits.Idle, limits.Pings = true, idle, lifecycle.Pings{}
+	limits := lifecycle.LimitsOf(&s.opts.Config.Connections, true, 0)
+	limits.OneWay, limits.Idle, limits.Keepalive = true, idle, lifecycle.Keepalive{}
 	return lifecycle.Life{Limits: limits, Clock: lifecycle.System{}}
 }
 

@@ -164,8 +164,8 @@ type conn2 struct {
 // newLife2 returns the life of a connection of HTTP/2. It has one call, because package http counts the
 // requests, and closes a connection that is idle.
 func (s *Server) newLife2() lifecycle.Life {
-	limits := lifecycle.ServerLimits(&s.opts.Keepalive, leaveTime)
-	limits.Idle, limits.Pings = 0, lifecycle.Pings{}
+	limits := lifecycle.LimitsOf(&s.opts.Config.Connections, true, leaveTime)
+	limits.Idle, limits.Keepalive = 0, lifecycle.Keepalive{}
 	life := lifecycle.Life{Limits: limits, Clock: lifecycle.System{}}
 	life.CallBegins()
 	return life
@@ -272,7 +272,7 @@ func (c *conn2) nextFrame() error {
 func (c *conn2) pinged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, yes := c.pings.Exceeded(&c.server.opts.Sockets.Enforcement, c.state != http.StateActive)
+	_, yes := c.pings.Exceeded(&c.server.opts.Config.Connections, c.state != http.StateActive)
 	return yes
 }
 

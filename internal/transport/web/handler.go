@@ -60,10 +60,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h so
 	case r.ProtoMajor == 2 && isGRPC(r):
 		s.answerGRPC(w, r, c)
 		return
-	case s.opts.OnlyWebSockets && e != nil:
+	case !s.opts.Config.TakesWeb && e != nil:
 		refuse(c, w, r, http.StatusUnsupportedMediaType, "this server does not take web clients (option OtherClients): it only takes gRPC here, over HTTP/2 and with the content type application/grpc")
 		return
-	case s.opts.OnlyWebSockets:
+	case !s.opts.Config.TakesWeb:
 		refuse(c, w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
 		return
 	}

@@ -1,20 +1,17 @@
 package web
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -25,24 +22,24 @@ const stopping = "the server is stopping"
 // newHTTP2 returns the http.Server of a connection of HTTP/2. Each connection has its own,
 // because package http can only ask all clients of a server to leave.
 func (s *Server) newHTTP2() *http.Server {
-	k := s.opts.Keepalive
-	streams := int(min(s.opts.MaxStreams, 1<<30))
+	c := s.opts.Config
+	streams := int(min(c.MaxStreams, 1<<30))
 	if streams == 0 {
 		streams = 1 << 30 // package http takes 0 as its default limit
 	}
 	h := &http.Server{
 		Handler:                      http.HandlerFunc(s.serveHTTP2),
 		MaxHeaderBytes:               s.http.MaxHeaderBytes,
-		IdleTimeout:                  s.idle,
+		IdleTimeout:                  s.idle(),
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     s.http.ErrorLog,
 		ConnContext:                  s.http.ConnContext,
 		Protocols:                    new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:      streams,
-			MaxReceiveBufferPerStream: max(s.opts.Window, 64<<10),
-			SendPingTimeout:           max(cmp.Or(k.Time, 2*time.Hour), time.Second), // as in gRPC
-			PingTimeout:               cmp.Or(k.Timeout, 20*time.Second),
+			MaxReceiveBufferPerStream: s.window(),
+			SendPingTimeout:           c.Pings.Every,
+			PingTimeout:               c.Pings.Timeout,
 			WriteByteTimeout:          stall,
 			MaxReadFrameSize:          16 << 10, // the least: a frame is kept until all of it has arrived
 			MaxEncoderHeaderTableSize: 1,        // the least: see settingsFor
@@ -88,8 +85,8 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept f
 }
 
 func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept func(link.Session) link.Acceptor, socket bool) {
-	deadline := time.Now().Add(cmp.Or(s.opts.Sockets.Handshake, mux.DefaultHandshake)) // of a WebSocket
-	r = r.WithContext(r.Context())                                                     // answer changes it
+	deadline := s.opts.Sockets.Deadline() // of a WebSocket
+	r = r.WithContext(r.Context())        // answer changes it
 	e := s.newExchange(w, r, peerOf(r))
 	e.socket = socket
 	if site, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
@@ -132,7 +129,7 @@ func (s *Server) answerGRPC(w http.ResponseWriter, r *http.Request, c *session) 
 	e := c.exchange
 	switch {
 	case s.opts.GRPC == nil:
-	case e.conn != nil && s.opts.OnlyGRPC:
+	case e.conn != nil && s.opts.Config.HasGRPCOptions():
 		why = refused{codes.Unimplemented, "this server's GRPCServerOptions apply to connections of gRPC: make the call over a connection whose first request is of gRPC"}
 	case !canFlush(w):
 		why = refused{codes.Internal, noFlush}

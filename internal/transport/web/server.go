@@ -4,7 +4,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"log"
@@ -15,23 +14,22 @@ import (
 	"time"
 
 	"google.golang.org/grpc/grpclog"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const (
-	defaultWindow = 64 << 10         // of each direction of a call, in bytes
-	defaultHeader = 64 << 10         // of the header of a request, in bytes
-	maxHeader     = 1 << 20          // the largest header that an option allows, in bytes
-	headerTime    = 20 * time.Second // for a header that arrives in pieces
-	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
+	maxHeader  = 1 << 20          // the largest header that an option allows, in bytes
+	headerTime = 20 * time.Second // for a header that arrives in pieces
 )
 
-// Options set up a server. If a field's comment does not say otherwise, its zero value selects
-// the default.
+// Options set up a server.
 type Options struct {
+	Config  *options.Server
+	Sockets sock.Options // of WebSockets
+
 	// Method describes a method, by its full name. It must be set.
 	Method func(name string) link.Method
 
@@ -41,29 +39,13 @@ type Options struct {
 	// Compressors returns the names of the compressors that requests may use.
 	Compressors func() []string
 
-	// Origins are the web origins whose pages may make calls, as scheme://host[:port]; "*" stands
-	// for all. By default only pages of this server's host may.
-	Origins []string
-
 	// GRPC answers a request of gRPC over HTTP/2. It reports false if the server was stopped. It is
 	// nil if the server takes no ordinary gRPC clients.
 	GRPC func(http.ResponseWriter, *http.Request, *link.Peer) bool
 
-	// OnlyGRPC says that the program has set options that GRPC does not know, such as a tap handle.
-	// So a call of gRPC is refused over a connection that TakeHTTP2 got.
-	OnlyGRPC bool
-
 	// Begin is called for each WebSocket and for each request of HTTP/2 or to another HTTP server.
 	// It reports false if the server was stopped. It must be set.
 	Begin func() bool
-
-	Sockets        sock.Options // of WebSockets
-	OnlyWebSockets bool         // refuses requests of Connect and gRPC-Web
-
-	Window         int                        // of each direction of a call, in bytes
-	MaxHeaderBytes int                        // the largest header of a request, in bytes
-	MaxStreams     uint32                     // concurrent requests of a connection; 0 for no limit
-	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
 // A Server serves the connections that it is given. All its goroutines belong to connections and
@@ -71,28 +53,32 @@ type Options struct {
 type Server struct {
 	opts      Options
 	origins   origins
-	http      http.Server   // of connections of HTTP/1.1
-	maxFields int           // of a request's header
-	idle      time.Duration // how long a connection may wait for its next request
-	warn      func()        // logs, once, that another HTTP server is not safe
+	http      http.Server // of connections of HTTP/1.1
+	maxFields int         // of a request's header
+	warn      func()      // logs, once, that another HTTP server is not safe
 
 	mu    sync.Mutex
 	conns map[*conn2]struct{} // that are open
 	ended bool                // no connection is added
 }
 
-// New returns a server. The error says which of the origins is invalid.
-func New(o Options) (*Server, error) {
-	allowed, err := parseOrigins(o.Origins)
+// CheckOrigins returns an error that says which of a server's origins is invalid.
+func CheckOrigins(all []string) error {
+	_, err := parseOrigins(all)
+	return err
+}
+
+// New returns a server. [CheckOrigins] has checked its origins.
+func New(o Options) *Server {
+	allowed, err := parseOrigins(o.Config.PageOrigins)
 	if err != nil {
-		return nil, err
+		panic("nearcall: " + err.Error())
 	}
-	o.Window = max(cmp.Or(o.Window, defaultWindow), 1)
-	s := &Server{opts: o, origins: allowed, conns: make(map[*conn2]struct{}), idle: cmp.Or(max(o.Keepalive.MaxConnectionIdle, 0), defaultIdle)}
+	s := &Server{opts: o, origins: allowed, conns: make(map[*conn2]struct{})}
 	s.http = http.Server{
 		Handler:                      http.HandlerFunc(s.serve),
 		ReadHeaderTimeout:            headerTime,
-		MaxHeaderBytes:               min(cmp.Or(o.MaxHeaderBytes, defaultHeader), maxHeader),
+		MaxHeaderBytes:               min(o.Config.MaxHTTPHeader, maxHeader),
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{}, "", 0),
 		Protocols:                    new(http.Protocols),
@@ -106,8 +92,14 @@ func New(o Options) (*Server, error) {
 	s.maxFields = maxFields(s.http.MaxHeaderBytes)
 	s.warn = sync.OnceFunc(s.logUnsafe)
 	s.http.Protocols.SetHTTP1(true)
-	return s, nil
+	return s
 }
+
+// window returns the window of each direction of a call, in bytes.
+func (s *Server) window() int { return s.opts.Config.LocalWindow }
+
+// idle returns how long a connection may wait for its next request.
+func (s *Server) idle() time.Duration { return s.opts.Config.HTTPIdle }
 
 // Take serves a connection and owns it from then on. It returns at once.
 func (s *Server) Take(h sock.Handover) {

@@ -62,7 +62,7 @@ const stepCost = 64
 func (st *step) cost() int { return len(st.message) + stepCost }
 
 func newStream(c *session, q *request) *stream {
-	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
+	return &stream{session: c, request: q, window: c.server.window(), encoding: q.replyEncoding}
 }
 
 func (s *stream) Send(f *link.Frame) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -26,7 +27,7 @@ func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
-			session, err := inproc.Connect("localhost", inproc.Options{}, func(link.Session) link.Acceptor { return accepted })
+			session, err := inproc.Connect("localhost", inproc.Options{Config: &options.NewClient(nil).Connections}, func(link.Session) link.Acceptor { return accepted })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -35,7 +36,7 @@ func TestStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, conn := net.Pipe()
-			st := newStream(newConn(serverOf(t, Options{Window: window}), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
+			st := newStream(newConn(serverOf(t, windows(window)), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
 			far := <-accepted
 			bridge(far, st)
 			t.Cleanup(func() {

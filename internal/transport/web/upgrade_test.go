@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -37,11 +38,18 @@ func serverOf(t *testing.T, o Options) *Server {
 	if o.Begin == nil {
 		o.Begin = func() bool { return true }
 	}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
+	if o.Config == nil {
+		o.Config = options.NewServer(nil)
 	}
-	return s
+	o.Sockets.Config = &o.Config.Connections
+	return New(o)
+}
+
+// windows returns the options of a server whose requests have a window of n bytes.
+func windows(n int) Options {
+	o := options.NewServer(nil)
+	o.LocalWindow = n
+	return Options{Config: o}
 }
 
 // handOver gives one end of a connection to s, and returns the other.
