@@ -15,8 +15,9 @@ import (
 
 // A conn is a connection of HTTP/1.1 that package http uses. It implements [net.Conn].
 //
-// Until the first request has arrived, it keeps the deadline that the listener has set. A
-// connection that is idle for too long, or too old, is closed when no request is being answered.
+// Until the first request has arrived, it keeps the deadline that the listener has set. A connection
+// that is idle for too long is closed when no request is being answered, one that is too old after
+// an answer that says so.
 type conn struct {
 	net.Conn
 	session  *session
@@ -69,7 +70,7 @@ func (c *conn) start() bool {
 	c.idleSince = time.Now()
 	c.idle = time.AfterFunc(s.server.idle, c.onIdle)
 	k := &s.server.opts.Keepalive
-	c.timers = append(durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, func() { s.leave() }, func() { _ = s.Close(errOld) }), c.idle)
+	c.timers = append(durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace, s.age, func() { _ = s.Close(errOld) }), c.idle)
 	return true
 }
 

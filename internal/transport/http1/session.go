@@ -37,6 +37,7 @@ type session struct {
 	acceptor    link.Acceptor // nil until open
 	stream      *stream       // the call of the current request; nil for none
 	busy        bool          // a request is being answered
+	old         bool          // the next answer must say that no more requests are taken
 	draining    bool          // no more requests after the current one
 	bodyUnread  bool          // no further request can be read from a connection, because a body was not read to its end
 	reason      error         // why the session has ended; nil if it has not
@@ -99,6 +100,14 @@ func (s *session) leave() *stream {
 	return st
 }
 
+// age makes the session take no more requests after the next answer. It closes no connection: the
+// client may already have sent a request, and would not learn why it gets no answer.
+func (s *session) age() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.old = true
+}
+
 // drainLocked makes the session take no more requests. It reports whether the caller must close the
 // connection, because no request is being answered.
 func (s *session) drainLocked() bool {
@@ -156,7 +165,7 @@ func (s *session) serves(st *stream) error {
 func (s *session) leaves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.draining || s.bodyUnread && (s.conn != nil || s.exchange.major < 2)
+	return s.draining || s.old || s.bodyUnread && (s.conn != nil || s.exchange.major < 2)
 }
 
 // leaveBodyUnread records that the rest of the request will not be read.
