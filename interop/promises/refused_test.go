@@ -66,9 +66,10 @@ var (
 		return fmt.Sprintf("the security handshake with %s failed: ", send(w, "GET / HTTP/1.1\r\n").LocalAddr())
 	}}
 
-	// A client that does not trust the server's certificate. Only over QUIC the line has this text.
+	// A client that does not trust the server's certificate. Only over QUIC the server's line
+	// has this text.
 	noTrust = refusal{attempt: func(w *world) string {
-		const want = "CRYPTO_ERROR"
+		const want = `failed: "CRYPTO_ERROR`
 		c := dial(nearcall.WithTransportCredentials(nearcall.NewTLS(&tls.Config{RootCAs: x509.NewCertPool()})))(w, new(line))
 		for range 5 { // on a busy machine the handshake may take too long for its end to be seen
 			if _, err := c.unary(w.Context(), new(pb.SimpleRequest)); err == nil {
