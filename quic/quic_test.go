@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go/testutils/simnet"
-	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
@@ -30,12 +29,7 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(logLevel) == "" {
-		grpclog.SetLoggerV2(logs) // before anything logs, as grpclog demands
-	}
-	runTests(m)
-}
+func TestMain(m *testing.M) { runTests(m) }
 
 var runTests = leak.Main // of package attack on Linux
 

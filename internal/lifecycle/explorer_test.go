@@ -151,6 +151,7 @@ type side struct {
 	own      [most]fate
 	handlers [most]fate // of the peer's calls: open, answered, failed
 	seen     int8       // the last call of the peer
+	head     int8       // over HTTP/1.1: the head of the answer was sent, and says (2) that the connection ends, or not (1)
 	acts     int8       // of the owner
 	finish   bool       // the session has no call left, and will end
 	expire   bool       // the session will end for a timer
@@ -459,17 +460,29 @@ var steps = []step{
 	{"returns", func(x *explorer, w *world, i int) bool {
 		s := &w.sides[i]
 		for n := range s.handlers {
-			if s.handlers[n] == open && !x.hangs {
+			if s.handlers[n] == open && !x.hangs && (!x.oneWay || s.head > 0) {
 				s.handlers[n] = answered
-				if x.oneWay && s.life.Drain() == Refusing {
+				if s.head == 2 {
 					x.send(w, i, message{drains, all})
 				}
+				s.head = 0
 				x.send(w, i, message{reply, int8(n) + 1})
 				x.callEnds(w, i)
 				return true
 			}
 		}
 		return false
+	}},
+	{"sends the head of an answer", func(x *explorer, w *world, i int) bool {
+		s := &w.sides[i]
+		if !x.oneWay || s.head > 0 || s.handlers[0] != open && s.handlers[1] != open {
+			return false
+		}
+		x.do(w, i, s.life.PeerAnswers())
+		if s.head = 1; s.life.Drain() == Refusing {
+			s.head = 2
+		}
+		return true
 	}},
 	{"receives of a call", func(x *explorer, w *world, i int) bool { return receives(x, w, i, true) }},
 	{"receives", func(x *explorer, w *world, i int) bool { return receives(x, w, i, false) }},

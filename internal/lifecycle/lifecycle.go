@@ -147,9 +147,6 @@ func (l *Life) Start(accepts bool) Task {
 // CallBegins says that a call of either side begins.
 func (l *Life) CallBegins() Task {
 	l.calls++
-	if l.OneWay && l.drain == Announced {
-		return l.refusePeer() // this call is the last
-	}
 	if l.pinging.dormant {
 		return l.pingWhenAllowed(l.Clock.Now())
 	}
@@ -184,7 +181,7 @@ func (l *Life) Retire(reason error) Task {
 }
 
 // PeerAnswers says that the peer has answered the announcement, and that the calls that it made before
-// have arrived.
+// have arrived. If the peer is OneWay, it says instead that an answer tells the peer of the drain.
 func (l *Life) PeerAnswers() Task {
 	if l.drain != Announced {
 		return 0
@@ -294,9 +291,11 @@ func (l *Life) settle() (do Task) {
 		return 0
 	case l.state == Open && l.leaving == nil:
 		return 0
-	case l.state == Open && l.drain != Refusing:
-		if do = l.announce(); l.drain != Refusing {
-			return do // PeerAnswers or the timer follows
+	case l.state == Open && l.drain == Announced:
+		return 0 // PeerAnswers or the timer follows
+	case l.state == Open && l.drain == Accepting:
+		if do = l.announce(); l.drain == Announced {
+			return do
 		}
 	}
 	l.state = Finished

@@ -65,8 +65,8 @@ func (l *Life) fire(timer int, now time.Time, serving bool) Task {
 		l.set(idleTimer, now, max(left, leastRecheck))
 	case ageTimer:
 		l.set(graceTimer, now, l.Grace)
-		if l.OneWay && l.calls == 0 && l.drain == Accepting {
-			l.drain, l.leaving = Announced, ErrOld // after one more call: it may be on its way
+		if l.OneWay && l.drain == Accepting {
+			l.drain, l.leaving = Announced, ErrOld // until an answer says so: another call may be on its way
 			return 0
 		}
 		return l.announce() | l.leave(ErrOld) // and not Retire: running handlers may still make calls

@@ -17,7 +17,7 @@ import (
 //
 // Until the first request has arrived, it keeps the deadline that the listener has set. A connection
 // that is idle for too long is closed when no request is being answered, one that is too old after
-// an answer.
+// an answer that says so.
 type conn struct {
 	net.Conn
 	session  *session

@@ -3,7 +3,6 @@ package web_test
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net/http"
@@ -173,28 +172,6 @@ func TestTooManyPingsEndAConnection(t *testing.T) {
 				}
 			}, nearcall.KeepaliveEnforcementPolicy(tt.policy), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 100 * time.Hour, Time: 100 * time.Hour}))
 		})
-	}
-}
-
-// TestPingsOfMixedConnectionsCount: those whose client may speak HTTP/1.1, too, go to net/http at once.
-func TestPingsOfMixedConnectionsCount(t *testing.T) {
-	cert, roots := certificate()
-	s := start(t, &service{}, nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})))
-	conn := tls.Client(s.dial(), &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{"h2", "http/1.1"}})
-	c := &frames{conn, bufio.NewReader(conn)}
-	c.write(preface + settings + strings.Repeat(frame(6, 0, 0, "12345678"), 10))
-	for acks := 0; ; {
-		kind, flags, body := c.next(t)
-		switch {
-		case kind == 6 && flags == 1:
-			acks++
-			continue
-		case kind == 4:
-			continue
-		case acks > 3 || kind != 7 || !strings.HasSuffix(body, "too_many_pings"): // GOAWAY may overtake answers
-			t.Errorf("after %d PINGs comes the frame %d: %q", acks, kind, body)
-		}
-		return
 	}
 }
 

@@ -162,6 +162,7 @@ func (s *session) serves(st *stream) error {
 func (s *session) leaves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.performLocked(s.life.PeerAnswers()) // this answer tells the client
 	return s.life.Drain() == lifecycle.Refusing || s.bodyUnread && (s.conn != nil || s.exchange.major < 2)
 }
 
