@@ -13,8 +13,9 @@ import (
 
 const sharesMemory = true
 
-// SharedMemory returns an upgrade of unix sockets to as much shared memory as o allows. shared says that connections of different peers share this limit. With shared, no peer
-// can take more than its part.
+// SharedMemory returns an upgrade of unix sockets to as much shared memory as o allows. shared says
+// that connections of different peers share this limit. With shared, no peer can take more than its
+// part.
 func SharedMemory(o *options.Connections, shared bool) *sock.Upgrade {
 	memory := shm.NewMemory(o.MaxMemory, shared)
 	server := shm.NewServer(memory)

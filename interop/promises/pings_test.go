@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -231,7 +232,7 @@ func openShm(w *world) io.ReadWriter { return offer(w, dialSocket(w)) }
 
 // offer upgrades a connection to shared memory.
 func offer(w *world, conn net.Conn) io.ReadWriter {
-	over, _, err := targets.SharedMemory(1<<30, false).Offer(conn.(*net.UnixConn))
+	over, _, err := targets.SharedMemory(&options.NewClient(nil).Connections, false).Offer(conn.(*net.UnixConn))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -56,8 +56,8 @@ var reasons = map[string]struct{ file, text string }{
 	"Q": {"docs/quic.md", "no effect: QUIC does not say which packets are PINGs"},
 	"S": {"docs/semantics.md", "a handler that sends to a client that reads nothing can wait beyond its deadline, until the connection ends"},
 	"1": {"docs/semantics.md", "A connection has one call at a time and no PINGs, so `MaxConcurrentStreams` and `KeepaliveEnforcementPolicy` limit nothing."},
-	"L": {"websocket.go", "Limits of connections and headers are those of the HTTP server"},
-	"C": {"websocket.go", "the HTTP server has secured the connection"},
+	"L": {"web.go", "Limits of connections and headers are those of the HTTP server"},
+	"C": {"web.go", "the HTTP server has secured the connection"},
 	"K": {"cpp/include/nearcall/channel.hpp", "later ones are as far apart as the server's `min_ping` wants them"},
 }
 
