@@ -36,12 +36,12 @@ func (s *session) begin(qs *q.Stream) *stream {
 		s.seen = numberOf(qs.StreamID())
 		s.served = true
 		s.live[st] = struct{}{}
-		s.perform(s.life.CallBegins())
+		s.performLocked(s.life.CallBegins())
 		st.round = s.round
 		if s.sweep == nil {
 			s.sweep = time.AfterFunc(beginTime, s.sweepLive)
 		}
-		s.checkAnswered()
+		s.checkAnsweredLocked()
 	}
 	s.mu.Unlock()
 	if !refused {

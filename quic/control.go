@@ -18,9 +18,9 @@ import (
 // The control stream of each side carries HELLO, and then the frames of drains and the probes of
 // keepalive. A side ends it when it leaves and has no call left.
 
-// say writes a frame to the control stream, if that is open. The few frames of a session fit any
-// window that docs/protocol.md allows. mu is held.
-func (s *session) say(b []byte) {
+// sayLocked writes a frame to the control stream, if that is open. The few frames of a session fit
+// any window that docs/protocol.md allows.
+func (s *session) sayLocked(b []byte) {
 	if s.control != nil {
 		_ = s.control.TryWriteAll(b)
 	}
@@ -139,7 +139,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 func (s *session) handleDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.perform(s.life.PeerFinishes(fmt.Errorf("%s: the peer has left", s.name)))
+	s.performLocked(s.life.PeerFinishes(fmt.Errorf("%s: the peer has left", s.name)))
 }
 
 // numberOf returns the number of the call on a stream: 1 for the first call of its side, then 2.

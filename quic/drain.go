@@ -37,14 +37,14 @@ type drain struct {
 func (s *session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.perform(s.life.StopAccepting(errors.New("the server is going away")))
+	s.performLocked(s.life.StopAccepting(errors.New("the server is going away")))
 	return s.drained
 }
 
 var announcement = wire.AppendDrain(nil, wire.NoLast)
 
-// serves reports whether a call of the peer is open. mu is held.
-func (s *session) serves() bool {
+// servesLocked reports whether a call of the peer is open.
+func (s *session) servesLocked() bool {
 	for st := range s.live {
 		if !st.caller {
 			return true
@@ -53,10 +53,10 @@ func (s *session) serves() bool {
 	return false
 }
 
-// checkAnswered ends the drain once the peer's last call has arrived. mu is held.
-func (s *session) checkAnswered() {
+// checkAnsweredLocked ends the drain once the peer's last call has arrived.
+func (s *session) checkAnsweredLocked() {
 	if s.drain.answered && s.seen >= s.drain.awaited {
-		s.perform(s.life.PeerAnswers())
+		s.performLocked(s.life.PeerAnswers())
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *session) handlePong(data [8]byte) error {
 		return wire.ProtocolError("the peer answers what was not asked")
 	}
 	d.answered, d.awaited = true, binary.LittleEndian.Uint64(data[:])
-	s.checkAnswered()
+	s.checkAnsweredLocked()
 	return nil
 }
 
@@ -86,7 +86,7 @@ func (s *session) handleDrain(last uint64) error {
 		return wire.ProtocolError("the peer drains twice")
 	}
 	d.takes = last
-	s.perform(s.life.PeerDrains(reason))
+	s.performLocked(s.life.PeerDrains(reason))
 	s.peerDrains.Store(true)
 	for st := range s.live {
 		switch {
@@ -100,7 +100,7 @@ func (s *session) handleDrain(last uint64) error {
 	if last >= wire.NoLast {
 		var data [8]byte
 		binary.LittleEndian.PutUint64(data[:], s.opened)
-		s.say(wire.AppendPing(nil, wire.KindPong, data))
+		s.sayLocked(wire.AppendPing(nil, wire.KindPong, data))
 	}
 	s.mu.Unlock()
 	for _, st := range lost {

@@ -47,8 +47,8 @@ type stallCheck struct {
 	packets uint64      // how many packets have arrived
 }
 
-// perform does what life says. mu is held.
-func (s *session) perform(do lifecycle.Task) {
+// performLocked does what life says.
+func (s *session) performLocked(do lifecycle.Task) {
 	if do&lifecycle.RefuseOwn != 0 {
 		close(s.done)
 		if !link.IsClosed(s.metOrDone) {
@@ -60,17 +60,17 @@ func (s *session) perform(do lifecycle.Task) {
 	}
 	if do&lifecycle.Announce != 0 {
 		s.drain.asked = true
-		s.say(announcement)
+		s.sayLocked(announcement)
 	}
 	if do&lifecycle.RefusePeer != 0 {
 		close(s.drained)
-		s.say(wire.AppendDrain(nil, s.seen))
+		s.sayLocked(wire.AppendDrain(nil, s.seen))
 	}
 	if do&lifecycle.Finish != 0 && s.control != nil {
 		_ = s.control.Close()
 	}
 	if do&(lifecycle.Finish|lifecycle.EndCalls) != 0 {
-		s.watchPeer()
+		s.watchPeerLocked()
 	}
 	if do&lifecycle.Expire != 0 {
 		go func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, lifecycle.ErrOld)) }()
@@ -88,7 +88,7 @@ func (s *session) onTimer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer.Fired()
-	do := s.life.Fire(s.serves())
+	do := s.life.Fire(s.servesLocked())
 	if do&lifecycle.Close != 0 { // the peer has taken nothing
 		text := "the peer does not leave"
 		if reason := s.life.Reason(); reason != nil {
@@ -96,13 +96,13 @@ func (s *session) onTimer() {
 		}
 		go s.closeConn(wire.ByeClosed, text)
 	}
-	s.perform(do &^ lifecycle.Close)
+	s.performLocked(do &^ lifecycle.Close)
 }
 
 func (s *session) Retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.perform(s.life.Retire(errors.New("the connection is retired")))
+	s.performLocked(s.life.Retire(errors.New("the connection is retired")))
 }
 
 // closeConn closes the connection at once.
@@ -125,8 +125,8 @@ func (s *session) Close(reason error) error {
 	return nil
 }
 
-// watchPeer starts to check whether the peer takes anything. mu is held.
-func (s *session) watchPeer() {
+// watchPeerLocked starts to check whether the peer takes anything.
+func (s *session) watchPeerLocked() {
 	if s.stall.timer != nil || s.conn.Context().Err() != nil {
 		return
 	}
@@ -151,7 +151,7 @@ func (s *session) checkStall() {
 		b.taken, b.takenAt, takes = taken, now, true
 	}
 	if takes {
-		s.perform(s.life.Takes())
+		s.performLocked(s.life.Takes())
 	}
 	b.timer.Reset(stallCheckTime)
 }
@@ -196,7 +196,7 @@ func (s *session) reasonOf(cause error) error {
 func (s *session) end(reason error, tell bool) {
 	s.mu.Lock()
 	do := s.life.End(reason, false)
-	s.perform(do &^ lifecycle.Close)
+	s.performLocked(do &^ lifecycle.Close)
 	if do&lifecycle.EndCalls == 0 {
 		s.mu.Unlock()
 		return

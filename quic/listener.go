@@ -98,12 +98,12 @@ func (l *listener) Close() error {
 	l.cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.release()
+	l.releaseLocked()
 	return nil
 }
 
-// release closes the socket if nothing needs it. mu is held.
-func (l *listener) release() {
+// releaseLocked closes the socket if nothing needs it.
+func (l *listener) releaseLocked() {
 	if l.released || l.ctx.Err() == nil || l.sessions > 0 {
 		return
 	}
@@ -122,7 +122,7 @@ func (l *listener) add(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sessions += n
-	l.release()
+	l.releaseLocked()
 }
 
 func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {

@@ -39,23 +39,22 @@ type inbox struct {
 	pump     wait.Cond
 }
 
-// drop stops counting the bytes of the inbox, whose stream has left the session. The stream's mu
-// is held.
-func (in *inbox) drop(st *stream) {
+// dropLocked stops counting the bytes of the inbox, whose stream has left the session.
+func (in *inbox) dropLocked(st *stream) {
 	st.session.held.Add(int64(-in.held))
 	in.held = 0
 }
 
-// hold counts n more bytes, or fewer if n is negative. mu is held.
-func (st *stream) hold(n int) {
+// holdLocked counts n more bytes, or fewer if n is negative.
+func (st *stream) holdLocked(n int) {
 	if !st.left {
 		st.in.held += n
 		st.session.held.Add(int64(n))
 	}
 }
 
-// full reports whether the pump must wait. mu is held.
-func (st *stream) full() bool {
+// fullLocked reports whether the pump must wait.
+func (st *stream) fullLocked() bool {
 	in := &st.in
 	if in.wanted || in.Err != nil {
 		return false
@@ -71,7 +70,7 @@ func (st *stream) full() bool {
 func (st *stream) mayRead() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for st.full() {
+	for st.fullLocked() {
 		st.in.pump.Wait(&st.mu, nil)
 	}
 	if st.in.Err != nil && !st.in.Closed {
@@ -111,7 +110,7 @@ func (st *stream) deliver(rc *wire.Received) error {
 			n += itemCost
 		}
 		if in.AddMessage(rc, &st.session.keeper) != nil {
-			st.hold(n)
+			st.holdLocked(n)
 		}
 	}
 	in.AddEnd(rc)
@@ -120,14 +119,14 @@ func (st *stream) deliver(rc *wire.Received) error {
 	}
 	if rc.End != nil {
 		rc.End.Late = link.Passed(st.deadline)
-		st.callerEnded()
+		st.callerEndedLocked()
 	}
 	return nil
 }
 
-// callerEnded is called when the callee's end has arrived at the caller. From then on the caller
-// sends nothing. mu is held.
-func (st *stream) callerEnded() {
+// callerEndedLocked is called when the callee's end has arrived at the caller. From then on the
+// caller sends nothing.
+func (st *stream) callerEndedLocked() {
 	if st.out.err == nil {
 		st.out.err = link.ErrEnded
 	}
@@ -138,12 +137,12 @@ func (st *stream) callerEnded() {
 	if !st.input.eof {
 		st.qs.CancelRead(0)
 	}
-	st.forget()
+	st.forgetLocked()
 	wait.Unpark(st.out.sender.Wake())
 }
 
-// await waits until more frames have arrived. mu is held.
-func (st *stream) await() {
+// awaitLocked waits until more frames have arrived.
+func (st *stream) awaitLocked() {
 	if !st.direct {
 		st.in.receiver.Wait(&st.mu, st.waiter)
 		return
@@ -175,7 +174,7 @@ func (st *stream) Recv(f *link.Frame) error {
 			in.wanted = true
 			wait.Unpark(in.pump.Wake())
 		}
-		st.await()
+		st.awaitLocked()
 		in.wanted = false
 	}
 }
@@ -184,8 +183,8 @@ func (st *stream) Recv(f *link.Frame) error {
 // with mu held, which it releases.
 func (st *stream) takeMessage() encoded.Item[struct{}] {
 	it := st.in.RemoveMessage()
-	st.hold(-(it.Size - it.Missing + itemCost))
-	if !st.full() {
+	st.holdLocked(-(it.Size - it.Missing + itemCost))
+	if !st.fullLocked() {
 		wait.Unpark(st.in.pump.Wake())
 	}
 	st.mu.Unlock()

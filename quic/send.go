@@ -78,7 +78,7 @@ func (st *stream) Send(f *link.Frame) error {
 		wait.Unpark(st.in.pump.Wake())
 	}
 	if !step.Done() {
-		st.send(&step)
+		st.sendLocked(&step)
 	}
 	return nil
 }
@@ -93,8 +93,8 @@ func (s *session) maxBlock() int {
 // frameRoom is room for the frames of most steps, in addition to their message, in bytes.
 const frameRoom = 256
 
-// send sends step, or leaves it to the goroutine that writes. mu is held.
-func (st *stream) send(step *wire.Step) {
+// sendLocked sends step, or leaves it to the goroutine that writes.
+func (st *stream) sendLocked(step *wire.Step) {
 	order.Add(1)
 	last := step.HalfClose || step.End != nil
 	b := st.out.pending
@@ -112,19 +112,19 @@ func (st *stream) send(step *wire.Step) {
 	}
 	if last && !st.caller {
 		st.session.mu.Lock()
-		st.session.releaseSpent()
+		st.session.releaseSpentLocked()
 		st.session.mu.Unlock()
 	}
 	if st.out.unsent += len(b.B); st.out.unsent <= maxUnsent && len(b.B) <= maxTry {
 		err := st.qs.TryWriteAll(b.B)
 		if err == nil {
 			b.Free()
-			st.sent()
+			st.sentLocked()
 			return
 		}
 		if !errors.Is(err, q.ErrWouldBlock) {
 			b.Free()
-			st.stop()
+			st.stopLocked()
 			return
 		}
 	}
@@ -146,13 +146,13 @@ func (st *stream) write(b *encoded.Buffer) {
 			st.out.writing = false
 			st.out.pending.Free()
 			st.out.pending = nil
-			st.stop()
+			st.stopLocked()
 			st.mu.Unlock()
 			return
 		}
 		if b, st.out.pending = st.out.pending, nil; b == nil {
 			st.out.writing, st.out.unsent = false, 0
-			st.sent()
+			st.sentLocked()
 			wait.Unpark(st.out.sender.Wake())
 			st.mu.Unlock()
 			return
@@ -184,33 +184,33 @@ func (s *session) noteTaken(n int) int {
 	return n
 }
 
-// sent is called when everything that was queued has been passed to quic-go. mu is held.
-func (st *stream) sent() {
+// sentLocked is called when everything that was queued has been passed to quic-go.
+func (st *stream) sentLocked() {
 	if !st.out.fin || st.out.closed {
 		return
 	}
 	if !st.caller && st.unwatch != nil {
 		st.unwatch() // before Close ends the stream's context
 	}
-	st.closeSend()
+	st.closeSendLocked()
 	if !st.caller {
 		st.qs.CancelRead(0) // no effect if all was read
-		st.forget()
+		st.forgetLocked()
 	}
 }
 
-// closeSend sends the FIN. mu is held.
-func (st *stream) closeSend() {
+// closeSendLocked sends the FIN.
+func (st *stream) closeSendLocked() {
 	st.out.closed = true
 	_ = st.qs.Close()
 }
 
-// stop records that the peer reads no more. A caller learns the reason when it receives, because
-// the callee's request to stop can overtake the end of the call. mu is held.
-func (st *stream) stop() {
+// stopLocked records that the peer reads no more. A caller learns the reason when it receives,
+// because the callee's request to stop can overtake the end of the call.
+func (st *stream) stopLocked() {
 	st.out.stopped = true
 	if st.ended && !st.caller {
-		st.forget()
+		st.forgetLocked()
 	}
 }
 

@@ -120,8 +120,8 @@ func (s *session) greet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.control = control
-	s.say(wire.AppendHello(nil, &h))
-	s.perform(s.life.Start(s.acceptor != nil))
+	s.sayLocked(wire.AppendHello(nil, &h))
+	s.performLocked(s.life.Start(s.acceptor != nil))
 }
 
 // meet waits for the peer's HELLO.
@@ -179,7 +179,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.perform(s.life.RefuseOwn(fmt.Errorf("%s: %w", s.name, err)))
+		s.performLocked(s.life.RefuseOwn(fmt.Errorf("%s: %w", s.name, err)))
 		return nil, link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
@@ -191,7 +191,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		return nil, link.Unprocessed{Err: refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
-	s.perform(s.life.CallBegins())
+	s.performLocked(s.life.CallBegins())
 	s.opened = max(s.opened, numberOf(qs.StreamID()))
 	return st, nil
 }
@@ -252,7 +252,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 		return nil, err
 	}
 	st.mu.Lock()
-	st.send(&wire.Step{Stream: 1, Open: o, Timeout: timeoutOf(o.Deadline)})
+	st.sendLocked(&wire.Step{Stream: 1, Open: o, Timeout: timeoutOf(o.Deadline)})
 	st.mu.Unlock()
 	go st.pump()
 	return st, nil

@@ -42,17 +42,17 @@ type stream struct {
 	in      inbox
 }
 
-// forget removes the stream from the session. mu is held.
-func (st *stream) forget() {
+// forgetLocked removes the stream from the session.
+func (st *stream) forgetLocked() {
 	if st.left {
 		return
 	}
 	st.left = true
-	st.in.drop(st)
+	st.in.dropLocked(st)
 	s := st.session
 	s.mu.Lock()
 	delete(s.live, st)
-	s.perform(s.life.CallEnds())
+	s.performLocked(s.life.CallEnds())
 	s.mu.Unlock()
 	st.unhold()
 }
@@ -73,7 +73,7 @@ func (st *stream) unhold() {
 	s.spent = append(s.spent, st.qs)
 	switch {
 	case len(s.spent) > s.maxSpent():
-		s.releaseSpent()
+		s.releaseSpentLocked()
 	case s.release == nil:
 		s.release = time.AfterFunc(releaseDelay, s.onRelease)
 	}
@@ -89,11 +89,11 @@ func (s *session) onRelease() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.release = nil
-	s.releaseSpent()
+	s.releaseSpentLocked()
 }
 
-// releaseSpent releases the credit of ended calls. mu is held.
-func (s *session) releaseSpent() {
+// releaseSpentLocked releases the credit of ended calls.
+func (s *session) releaseSpentLocked() {
 	for i, qs := range s.spent {
 		qs.ReleaseStreamCredit()
 		s.spent[i] = nil
@@ -123,8 +123,8 @@ func (st *stream) abort(reason error, tell bool) {
 	if st.out.err == nil {
 		st.out.err = reason
 	}
-	st.reset(reason, tell)
-	st.forget()
+	st.resetLocked(reason, tell)
+	st.forgetLocked()
 	wait.Unpark(st.out.sender.Wake())
 	wait.Unpark(st.in.receiver.Wake())
 	wait.Unpark(st.in.pump.Wake())
@@ -134,8 +134,8 @@ func (st *stream) abort(reason error, tell bool) {
 	}
 }
 
-// reset ends both directions of the QUIC stream. mu is held.
-func (st *stream) reset(reason error, tell bool) {
+// resetLocked ends both directions of the QUIC stream.
+func (st *stream) resetLocked(reason error, tell bool) {
 	if st.unwatch != nil {
 		st.unwatch()
 	}
@@ -144,7 +144,7 @@ func (st *stream) reset(reason error, tell bool) {
 		st.qs.TryWriteAll(wire.AppendReset(nil, 1, code, text)) == nil
 	switch {
 	case told:
-		st.closeSend()
+		st.closeSendLocked()
 	case !st.out.closed:
 		st.qs.CancelWrite(q.StreamErrorCode(code))
 	}
@@ -191,7 +191,7 @@ func (st *stream) resetReason(code wire.ResetCode, text string) error {
 	if st.caller && errors.Is(reason, link.ErrUnprocessed) {
 		s := st.session
 		s.mu.Lock()
-		s.perform(s.life.RefuseOwn(s.noMoreCalls()))
+		s.performLocked(s.life.RefuseOwn(s.noMoreCalls()))
 		s.mu.Unlock()
 	}
 	return reason
@@ -241,13 +241,13 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	}
 	st.mu.Lock()
 	if st.out.err == nil {
-		st.send(&step)
+		st.sendLocked(&step)
 	}
 	if !st.direct {
 		go st.pump()
 	}
 	for !st.in.Replied(c.Limit) {
-		st.await()
+		st.awaitLocked()
 	}
 	return st.finishCall(c)
 }

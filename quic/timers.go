@@ -55,7 +55,7 @@ func (s *session) look() {
 		w.silent += w.next
 		if w.probe > 0 && w.probed == 0 && w.silent >= w.probe-every {
 			w.probed = w.silent
-			s.say(probe)
+			s.sayLocked(probe)
 		}
 	}
 	if w.probed > 0 {
@@ -90,7 +90,7 @@ func (s *session) startLiveness() {
 func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.perform(s.life.Closes())
+	s.performLocked(s.life.Closes())
 	for _, t := range []*time.Timer{s.sweep, s.stall.timer, s.release, s.liveness.timer} {
 		if t != nil {
 			t.Stop()

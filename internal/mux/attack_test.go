@@ -59,17 +59,17 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		synctest.Wait()
 		s.mu.Lock()
 		waiting := s.writing.starved.length()
-		if waiting < calls/4 || s.hasQueued() {
+		if waiting < calls/4 || s.hasQueuedLocked() {
 			t.Errorf("%d calls wait for credit, of which there is %d", waiting, s.writing.connOut)
 		}
 		for range wire.MessageCost - s.writing.connOut {
 			f, _, _ := wire.Next(wire.AppendCredit(nil, 0, 1))
-			if err := s.handleControl(f, nil); err != nil || s.hasQueued() {
+			if err := s.handleControlLocked(f, nil); err != nil || s.hasQueuedLocked() {
 				t.Errorf("%d bytes of credit are work, %v", s.writing.connOut, err)
 			}
 		}
 		s.writing.connOut += 10 * size
-		s.feedStarved()
+		s.feedStarvedLocked()
 		moved := s.writing.ready.length() + s.writing.bulk.length()
 		if moved < 1 || moved > 10+1 || moved+s.writing.starved.length() != waiting { // one may be in the middle of a message
 			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)
@@ -112,7 +112,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 			s.mu.Lock()
 			for st := range s.live {
 				f, _, _ := wire.Next(wire.AppendCredit(nil, st.id, 1))
-				if err := s.handleControl(f, &after); err != nil {
+				if err := s.handleControlLocked(f, &after); err != nil {
 					t.Fatal(err)
 				}
 			}

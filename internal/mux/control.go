@@ -13,9 +13,9 @@ import (
 // bytes: PONG, RESET, CREDIT and others.
 const maxOwed = 4 << 20
 
-// checkOwed fails if the peer keeps sending frames that need an answer but does not
-// read the answers. mu is held.
-func (s *Session) checkOwed() error {
+// checkOwedLocked fails if the peer keeps sending frames that need an answer but does not read the
+// answers.
+func (s *Session) checkOwedLocked() error {
 	if n := len(s.writing.control) + len(s.drain.pongs); n > maxOwed {
 		return fmt.Errorf("the peer does not read the %d bytes that it is owed", n)
 	}
@@ -37,8 +37,8 @@ func (s *Session) handleHello(body []byte) error {
 	}
 	for st := range s.live {
 		st.flow.Credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
-		after.unpark(s.wake(&st.sender))
-		st.schedule()
+		after.unpark(s.wakeLocked(&st.sender))
+		st.scheduleLocked()
 	}
 	err = addCredit(&s.writing.connOut, h.Connection-s.hello.Connection)
 	s.hello, s.reading.isMet = h, true
@@ -50,8 +50,8 @@ func (s *Session) handleHello(body []byte) error {
 	return err
 }
 
-// handleControl handles the frames that carry no part of a call. mu is held.
-func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
+// handleControlLocked handles the frames that carry no part of a call.
+func (s *Session) handleControlLocked(f wire.Frame, after *callbacks) error {
 	switch f.Kind {
 	case wire.KindCredit:
 		n, err := wire.ParseCredit(f.Body)
@@ -61,14 +61,14 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		if f.Stream == 0 {
 			return addCredit(&s.writing.connOut, n)
 		}
-		st, err := s.lookup(f.Stream)
+		st, err := s.lookupLocked(f.Stream)
 		if st != nil {
 			if err := addCredit(&st.flow.Credit, n); err != nil {
 				return err
 			}
-			st.schedule()
+			st.scheduleLocked()
 			if st.flow.TakesMore(s.writing.backlog) { // otherwise its sender would wake in vain for each byte of credit
-				after.unpark(s.wake(&st.sender))
+				after.unpark(s.wakeLocked(&st.sender))
 			}
 		}
 		return err
@@ -77,9 +77,9 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		st, err := s.lookup(f.Stream)
+		st, err := s.lookupLocked(f.Stream)
 		if st != nil {
-			st.abortUnread(encoded.ReasonOf(code, text, st.answered), after)
+			st.abortUnreadLocked(encoded.ReasonOf(code, text, st.answered), after)
 		}
 		return err
 	case wire.KindPing:
@@ -87,7 +87,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		return s.handlePing(data)
+		return s.handlePingLocked(data)
 	case wire.KindReturn:
 		at, err := wire.ParseReturn(f.Body)
 		if err == nil && s.placer == nil {
@@ -102,7 +102,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	case wire.KindPong:
 		data, err := wire.ParsePing(f.Body)
 		if err == nil {
-			s.handlePong(data)
+			s.handlePongLocked(data)
 		}
 		return err
 	case wire.KindDrain:
@@ -110,7 +110,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		return s.handleDrain(last, after)
+		return s.handleDrainLocked(last, after)
 	case wire.KindBye:
 		_, text, err := wire.ParseBye(f.Body)
 		if err != nil {
@@ -126,17 +126,16 @@ type byeError string
 
 func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
 
-// returnCredit counts n received bytes, and returns their credit to the peer once enough has
-// accumulated for a CREDIT frame. The session's mu is held.
-func (st *stream) returnCredit(n int) {
+// returnCreditLocked counts n received bytes, and returns their credit to the peer once enough has
+// accumulated for a CREDIT frame.
+func (st *stream) returnCreditLocked(n int) {
 	if grant := st.in.flow.Received(n); grant > 0 {
-		st.grantCredit(grant)
+		st.grantCreditLocked(grant)
 	}
 }
 
-// grantCredit grants the peer n bytes of credit if it may still send messages. The session's mu
-// is held.
-func (st *stream) grantCredit(n int) {
+// grantCreditLocked grants the peer n bytes of credit if it may still send messages.
+func (st *stream) grantCreditLocked(n int) {
 	s := st.session
 	if s.streams[st.id] == st && !st.in.Closed && st.in.Err == nil {
 		st.in.flow.Credit += n
@@ -144,23 +143,23 @@ func (st *stream) grantCredit(n int) {
 	}
 }
 
-// grantForMessage grants the credit that the peer needs to send the rest of a message for which a
-// receiver waits. If the message is complete but no credit is left, it grants credit for another
-// message. This is for Invoke, which takes the reply only when the call has ended: an invalid
-// second reply must be able to arrive before the end. It reports whether a CREDIT frame was
-// queued. The session's mu is held.
-func (st *stream) grantForMessage(it *item) bool {
+// grantForMessageLocked grants the credit that the peer needs to send the rest of a message for
+// which a receiver waits. If the message is complete but no credit is left, it grants credit for
+// another message. This is for Invoke, which takes the reply only when the call has ended: an
+// invalid second reply must be able to arrive before the end. It reports whether a CREDIT frame was
+// queued.
+func (st *stream) grantForMessageLocked(it *item) bool {
 	before := len(st.session.writing.control)
 	grant := 0
 	switch {
 	case it.Missing > 0:
-		st.markReceived(it)
+		st.markReceivedLocked(it)
 		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.Config.MaxStreamWindow)
 	case st.in.flow.Credit <= 0:
 		grant = it.Size + wire.MessageCost
 	}
 	if grant > 0 {
-		st.grantCredit(grant)
+		st.grantCreditLocked(grant)
 	}
 	return grant > 0 || len(st.session.writing.control) > before
 }
@@ -193,9 +192,9 @@ func addCredit(to *int64, n int64) error {
 // windowsUnread limits the unread bytes of a connection, counted in windows of a stream.
 const windowsUnread = 256
 
-// returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
-// and while not too many bytes are unread. mu is held.
-func (s *Session) returnConnCredit() {
+// returnConnCreditLocked returns the connection's credit once enough has accumulated for a CREDIT
+// frame, and while not too many bytes are unread.
+func (s *Session) returnConnCreditLocked() {
 	if s.taken >= s.opts.Config.ConnWindow/4 && s.unread/windowsUnread < s.opts.Config.StreamWindow {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
 		s.connIn += s.taken
@@ -203,26 +202,26 @@ func (s *Session) returnConnCredit() {
 	}
 }
 
-// addUnread counts n bytes as unread. The session's mu is held.
-func (st *stream) addUnread(n int) {
+// addUnreadLocked counts n bytes as unread.
+func (st *stream) addUnreadLocked(n int) {
 	st.in.unread += n
 	st.session.unread += n
 }
 
-// removeUnread stops counting n bytes as unread. A stream that has left the session counts none.
-// The session's mu is held.
-func (st *stream) removeUnread(n int) {
+// removeUnreadLocked stops counting n bytes as unread. A stream that has left the session counts
+// none.
+func (st *stream) removeUnreadLocked(n int) {
 	n = min(n, st.in.unread)
 	st.in.unread -= n
 	st.session.unread -= n
-	st.session.returnConnCredit()
+	st.session.returnConnCreditLocked()
 }
 
-// markReceived stops counting the arrived part of a message as unread, because the message was
-// received or a receiver waits for it. It does nothing when called again. The session's mu is held.
-func (st *stream) markReceived(it *item) {
+// markReceivedLocked stops counting the arrived part of a message as unread, because the message
+// was received or a receiver waits for it. It does nothing when called again.
+func (st *stream) markReceivedLocked(it *item) {
 	if it.Extra.counts {
 		it.Extra.counts = false
-		st.removeUnread(it.Size - it.Missing + wire.MessageCost)
+		st.removeUnreadLocked(it.Size - it.Missing + wire.MessageCost)
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 // How a session ends.
 
-// perform does what life says. mu is held.
-func (s *Session) perform(do lifecycle.Task) {
+// performLocked does what life says.
+func (s *Session) performLocked(do lifecycle.Task) {
 	if do == 0 {
 		return
 	}
@@ -26,20 +26,20 @@ func (s *Session) perform(do lifecycle.Task) {
 		close(s.done)
 		var after callbacks
 		for s.writing.held.first != nil {
-			s.writing.held.first.abort(link.Unprocessed{Err: s.life.Refusal(), Unsent: true}, false, &after)
+			s.writing.held.first.abortLocked(link.Unprocessed{Err: s.life.Refusal(), Unsent: true}, false, &after)
 		}
 		after.run() // wakes the callers, which have set no callbacks yet
 	}
 	if do&lifecycle.Announce != 0 {
 		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
-		s.drain.ping = s.appendPing()
+		s.drain.ping = s.appendPingLocked()
 	}
 	if do&lifecycle.RefusePeer != 0 {
 		close(s.drained)
 		s.writing.control = wire.AppendDrain(s.writing.control, s.last)
 	}
 	if do&lifecycle.Ping != 0 {
-		s.appendPing()
+		s.appendPingLocked()
 	}
 	switch {
 	case s.life.Reason() != nil:
@@ -59,7 +59,7 @@ func (s *Session) perform(do lifecycle.Task) {
 		s.timer.Set(s.life.Next(), s.onTimer)
 	}
 	if do&^lifecycle.SetTimer != 0 && s.life.State() != lifecycle.Opening {
-		s.wakeWriter()
+		s.wakeWriterLocked()
 	}
 }
 
@@ -67,14 +67,14 @@ func (s *Session) perform(do lifecycle.Task) {
 func (s *Session) onTimer() {
 	s.mu.Lock()
 	s.timer.Fired()
-	s.perform(s.life.Fire(s.calls > 0))
+	s.performLocked(s.life.Fire(s.calls > 0))
 	s.flush(false)
 }
 
 // Retire implements [link.Session].
 func (s *Session) Retire() {
 	s.mu.Lock()
-	s.perform(s.life.Retire(errors.New("the connection is retired")))
+	s.performLocked(s.life.Retire(errors.New("the connection is retired")))
 	s.flush(false)
 }
 
@@ -88,26 +88,25 @@ func (s *Session) Written() <-chan struct{} {
 		time.AfterFunc(s.opts.CloseTimeout, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.closeWritten()
+			s.closeWrittenLocked()
 		})
-		s.checkWritten()
+		s.checkWrittenLocked()
 	}
 	return s.written
 }
 
-// checkWritten closes the channel s.written, if it exists, once nothing is left to write for the
-// peer's calls. It is called when a goroutine releases the write lock. It is also called when a
-// call of the peer leaves the session, because that may have dropped frames of the call. mu is
-// held.
-func (s *Session) checkWritten() {
+// checkWrittenLocked closes the channel s.written, if it exists, once nothing is left to write for
+// the peer's calls. It is called when a goroutine releases the write lock. It is also called when a
+// call of the peer leaves the session, because that may have dropped frames of the call.
+func (s *Session) checkWrittenLocked() {
 	if s.written != nil && s.calls == 0 && len(s.writing.control) == 0 && s.writing.batch.b == nil {
-		s.closeWritten()
+		s.closeWrittenLocked()
 	}
 }
 
-// closeWritten closes the channel s.written, which must not be nil. It does nothing when called
-// again. mu is held.
-func (s *Session) closeWritten() {
+// closeWrittenLocked closes the channel s.written, which must not be nil. It does nothing when
+// called again.
+func (s *Session) closeWrittenLocked() {
 	if !link.IsClosed(s.written) {
 		close(s.written)
 	}
@@ -150,36 +149,36 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	started := s.life.State() != lifecycle.Opening
 	do := s.life.End(reason, lost || s.writing.broken != nil)
 	if do&lifecycle.EndCalls == 0 {
-		s.perform(do)
-		s.wakeWriter()
+		s.performLocked(do)
+		s.wakeWriterLocked()
 		s.mu.Unlock()
 		return
 	}
 	s.roles.Ended = true
 	s.terminating.Add(1)
 	defer s.terminating.Done()
-	s.perform(do)
+	s.performLocked(do)
 	bye := code
 	if code == wire.ByeClosed && len(s.live) == 0 {
 		bye = wire.ByeDone // no call is cut off
 	}
 	s.writing.bye = wire.AppendBye(nil, bye, reason.Error())
-	tells := code == wire.ByeClosed && s.hasReplies()
+	tells := code == wire.ByeClosed && s.hasRepliesLocked()
 	var after callbacks
 	for st := range s.live {
 		switch {
 		case st == s.reading.accepting: // offerToAcceptor ends this call; its handler can send nothing more
 			st.sendErr = reason
 		case code == wire.ByeClosed:
-			st.abort(reason, tells && !st.caller, &after) // no RESET of our own calls: the peer would count it
+			st.abortLocked(reason, tells && !st.caller, &after) // no RESET of our own calls: the peer would count it
 		case st.caller && st.id == 0: // no frame of it was or will be written
-			st.abortUnread(link.Unprocessed{Err: reason, Unsent: true}, &after)
+			st.abortUnreadLocked(link.Unprocessed{Err: reason, Unsent: true}, &after)
 		default:
-			st.abortUnread(reason, &after)
+			st.abortUnreadLocked(reason, &after)
 		}
 	}
-	s.wakeWriter()
-	s.do(s.roles.NeedReader()) // to see the peer close the connection
+	s.wakeWriterLocked()
+	s.doLocked(s.roles.NeedReader()) // to see the peer close the connection
 	s.mu.Unlock()
 	after.run()
 	switch {
@@ -199,9 +198,8 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 // connections if asked for.
 var logger = grpclog.Component("nearcall")
 
-// hasReplies reports whether replies of ended calls are queued. They are written before BYE. mu
-// is held.
-func (s *Session) hasReplies() bool {
+// hasRepliesLocked reports whether replies of ended calls are queued. They are written before BYE.
+func (s *Session) hasRepliesLocked() bool {
 	for st := range s.live {
 		if st.ended {
 			return true
@@ -244,22 +242,22 @@ type drain struct {
 // handlers may make calls until they have returned, and then the session ends.
 func (s *Session) Drain() <-chan struct{} {
 	s.mu.Lock()
-	s.perform(s.life.StopAccepting(errors.New("the server is going away")))
+	s.performLocked(s.life.StopAccepting(errors.New("the server is going away")))
 	s.flush(false)
 	return s.drained
 }
 
-// handlePong handles the answer to a PING. mu is held.
-func (s *Session) handlePong(data [8]byte) {
+// handlePongLocked handles the answer to a PING.
+func (s *Session) handlePongLocked(data [8]byte) {
 	if s.life.Drain() == lifecycle.Announced && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
-		s.perform(s.life.PeerAnswers())
+		s.performLocked(s.life.PeerAnswers())
 	}
 }
 
-// handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
-// none of its calls with a number above last. Each DRAIN makes this side walk all live streams, so
-// a third DRAIN, or a DRAIN with nothing new, is an error. mu is held.
-func (s *Session) handleDrain(last uint64, after *callbacks) error {
+// handleDrainLocked handles the peer's DRAIN. From now on this side makes no calls, and the peer
+// accepts none of its calls with a number above last. Each DRAIN makes this side walk all live
+// streams, so a third DRAIN, or a DRAIN with nothing new, is an error.
+func (s *Session) handleDrainLocked(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
 		return wire.ProtocolError("the peer drains twice")
@@ -272,14 +270,14 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		reason = errors.New("the client takes no more calls")
 	}
 	do := s.life.PeerDrains(reason)
-	s.perform(do)
+	s.performLocked(do)
 	for st := range s.live {
 		switch {
 		case !st.caller:
 		case st.id > last:
-			st.abort(encoded.Unprocessed(reason, st.answered), false, after)
+			st.abortLocked(encoded.Unprocessed(reason, st.answered), false, after)
 		case st.id == 0 && last < wire.NoLast:
-			st.abort(link.Unprocessed{Err: reason, Unsent: true}, false, after)
+			st.abortLocked(link.Unprocessed{Err: reason, Unsent: true}, false, after)
 		case st.id == 0 && first:
 			d.unnumbered++
 		}
@@ -287,9 +285,9 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	return nil
 }
 
-// numbered records that a call of this side has got its number and that its head is about to be
-// written, or that the call has ended without a number. mu is held.
-func (s *Session) numbered() {
+// numberedLocked records that a call of this side has got its number and that its head is about to
+// be written, or that the call has ended without a number.
+func (s *Session) numberedLocked() {
 	d := &s.drain
 	if d.unnumbered == 0 {
 		return
@@ -300,9 +298,9 @@ func (s *Session) numbered() {
 	}
 }
 
-// answerPing sends a PONG, after the heads of the calls that were open when the peer
-// announced a drain. mu is held.
-func (s *Session) answerPing(data [8]byte) {
+// answerPingLocked sends a PONG, after the heads of the calls that were open when the peer
+// announced a drain.
+func (s *Session) answerPingLocked(data [8]byte) {
 	to := &s.writing.control
 	if s.drain.unnumbered > 0 {
 		to = &s.drain.pongs
@@ -310,9 +308,9 @@ func (s *Session) answerPing(data [8]byte) {
 	*to = wire.AppendPing(*to, wire.KindPong, data)
 }
 
-// releaseCall frees the slot of one of this side's calls, or passes it to the call that has been
-// held for longest. mu is held.
-func (s *Session) releaseCall() {
+// releaseCallLocked frees the slot of one of this side's calls, or passes it to the call that has
+// been held for longest.
+func (s *Session) releaseCallLocked() {
 	st := s.writing.held.first
 	// Calls that were opened before HELLO arrived may exceed the limit in it.
 	if limit := s.hello.Calls; st == nil || limit > 0 && s.ownCalls > limit {
@@ -321,7 +319,7 @@ func (s *Session) releaseCall() {
 	}
 	s.writing.held.remove(st)
 	st.held = false
-	st.schedule()
-	s.wakeWriter()
-	wait.Unpark(s.wake(&st.sender)) // in NewStream
+	st.scheduleLocked()
+	s.wakeWriterLocked()
+	wait.Unpark(s.wakeLocked(&st.sender)) // in NewStream
 }

@@ -191,7 +191,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 			defer s.mu.Unlock()
 			short := callee.in.Last().Missing - callee.in.flow.Credit
 			callee.in.flow.Advance += short
-			callee.grantCredit(short)
+			callee.grantCreditLocked(short)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

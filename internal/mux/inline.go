@@ -71,12 +71,12 @@ func (st *stream) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inline.running == st {
-		s.do(s.roles.NeedReader())
+		s.doLocked(s.roles.NeedReader())
 	}
 }
 
-// inlineTime returns how long the handler of st, a new call, may run inline. mu is held.
-func (s *Session) inlineTime(st *stream) time.Duration {
+// inlineTimeLocked returns how long the handler of st, a new call, may run inline.
+func (s *Session) inlineTimeLocked(st *stream) time.Duration {
 	switch {
 	case !st.in.Closed || st.in.MidMessage() || s.roles.Waiting > 0 || s.calls > maxInlineAmong:
 		return -1
@@ -141,9 +141,8 @@ func (s *Session) runOne(c inlineCall) time.Duration {
 	return d
 }
 
-// replaceReadLoop makes a new goroutine the read loop, while the old one runs a handler. mu is
-// held.
-func (s *Session) replaceReadLoop() {
+// replaceReadLoopLocked makes a new goroutine the read loop, while the old one runs a handler.
+func (s *Session) replaceReadLoopLocked() {
 	s.inline.running = nil
 	s.inline.spent = maxInline + 1
 	go s.readOn(nil)

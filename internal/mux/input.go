@@ -183,9 +183,9 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	}
 	var after callbacks
 	s.mu.Lock()
-	err := s.handleControl(f, &after)
+	err := s.handleControlLocked(f, &after)
 	if err == nil {
-		err = s.checkOwed()
+		err = s.checkOwedLocked()
 	}
 	s.mu.Unlock()
 	after.run()
@@ -201,13 +201,13 @@ func (s *Session) checkOpened(id uint64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.lookup(id)
+	_, err := s.lookupLocked(id)
 	return err
 }
 
-// lookup returns the stream with the given id, or nil if the call has ended. An id that
-// was never opened is an error. mu is held.
-func (s *Session) lookup(id uint64) (*stream, error) {
+// lookupLocked returns the stream with the given id, or nil if the call has ended. An id that was
+// never opened is an error.
+func (s *Session) lookupLocked(id uint64) (*stream, error) {
 	if st := s.streams[id]; st != nil {
 		st.heard = s.silent.reads
 		return st, nil
@@ -253,9 +253,9 @@ func (s *Session) handleStream(f wire.Frame) error {
 	}
 	var after callbacks
 	s.mu.Lock()
-	st, opened, err := s.handleStep(f.Stream, &rc, cost, &after)
+	st, opened, err := s.handleStepLocked(f.Stream, &rc, cost, &after)
 	if err == nil {
-		err = s.checkOwed()
+		err = s.checkOwedLocked()
 	}
 	s.mu.Unlock()
 	after.run()
@@ -282,7 +282,7 @@ func (s *Session) offerNewCalls() {
 		wanted := c.st.reason == nil
 		if wanted {
 			s.reading.accepting = c.st
-			s.inline.allowed = s.inlineTime(c.st)
+			s.inline.allowed = s.inlineTimeLocked(c.st)
 		}
 		s.mu.Unlock()
 		if wanted {
@@ -312,7 +312,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		err = s.life.Reason()
 	}
 	if err != nil {
-		st.abort(err, refused, &after)
+		st.abortLocked(err, refused, &after)
 		s.flush(false)
 	} else {
 		s.mu.Unlock()
@@ -321,48 +321,48 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	st.Free()
 }
 
-// handleStep handles one step of a call. cost is the credit that the step's message takes.
-// handleStep returns the stream, and whether the step opened it. mu is held.
-func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
+// handleStepLocked handles one step of a call. cost is the credit that the step's message takes.
+// handleStepLocked returns the stream, and whether the step opened it.
+func (s *Session) handleStepLocked(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, wire.ProtocolError("the peer sends more than it has credit for")
 	}
 	s.connIn -= cost
 	s.taken += cost
-	s.returnConnCredit()
+	s.returnConnCreditLocked()
 	if rc.Wrong != nil {
-		return nil, false, s.rejectStep(id, rc, after)
+		return nil, false, s.rejectStepLocked(id, rc, after)
 	}
 	if rc.Open != nil {
-		st, err = s.newPeerStream(id, rc)
+		st, err = s.newPeerStreamLocked(id, rc)
 		opened = st != nil
 	} else {
-		if st, err = s.lookup(id); st != nil {
+		if st, err = s.lookupLocked(id); st != nil {
 			s.answered, st.answered = true, true
 		}
 	}
 	if st == nil || st.ended {
 		if rc.Placed && err == nil {
-			s.sendReturn(rc.Place) // the message will not be received
+			s.sendReturnLocked(rc.Place) // the message will not be received
 		}
 		return nil, false, err
 	}
 	if rc.Placed {
 		cost += rc.Size // only the stream's credit: the message is in the peer's own memory
 	}
-	return st, opened, st.deliver(rc, cost, after)
+	return st, opened, st.deliverLocked(rc, cost, after)
 }
 
-// rejectStep resets a call whose frame has invalid contents. The connection stays open. mu is held.
-func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) error {
+// rejectStepLocked resets a call whose frame has invalid contents. The connection stays open.
+func (s *Session) rejectStepLocked(id uint64, rc *wire.Received, after *callbacks) error {
 	if rc.Placed {
-		s.sendReturn(rc.Place)
+		s.sendReturnLocked(rc.Place)
 	}
 	reason := encoded.Because{Text: rc.Wrong.Error(), Kind: link.ErrBroken}
 	if rc.Open == nil {
-		st, err := s.lookup(id)
+		st, err := s.lookupLocked(id)
 		if st != nil {
-			st.abort(reason, true, after)
+			st.abortLocked(reason, true, after)
 		}
 		return err
 	}
@@ -377,9 +377,9 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 	return nil
 }
 
-// newPeerStream adds the stream of a call that the peer opens. It returns nil if the
-// call is refused or ignored. mu is held.
-func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
+// newPeerStreamLocked adds the stream of a call that the peer opens. It returns nil if the call is
+// refused or ignored.
+func (s *Session) newPeerStreamLocked(id uint64, rc *wire.Received) (*stream, error) {
 	if id <= s.last {
 		return nil, wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
@@ -396,7 +396,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 	}
 	s.calls++
 	st := newCallee()
-	s.initStream(st, id, rc.Open.Encoding)
+	s.initStreamLocked(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil
 }

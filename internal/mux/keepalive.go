@@ -12,8 +12,8 @@ import (
 // PINGs ask whether the peer is alive, and follow the announcement of a drain. [lifecycle.Life] says
 // when.
 
-// appendPing appends a PING to writing.control, and returns the PING's number. mu is held.
-func (s *Session) appendPing() uint64 {
+// appendPingLocked appends a PING to writing.control, and returns the PING's number.
+func (s *Session) appendPingLocked() uint64 {
 	s.pings++
 	var data [8]byte
 	binary.LittleEndian.PutUint64(data[:], s.pings)
@@ -21,9 +21,9 @@ func (s *Session) appendPing() uint64 {
 	return s.pings
 }
 
-// handlePing answers a PING. A server also enforces its minimum time between PINGs. mu is held.
-func (s *Session) handlePing(data [8]byte) error {
-	s.answerPing(data)
+// handlePingLocked answers a PING. A server also enforces its minimum time between PINGs.
+func (s *Session) handlePingLocked(data [8]byte) error {
+	s.answerPingLocked(data)
 	if s.opts.Client {
 		return nil
 	}

@@ -90,24 +90,23 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 func (s *Session) returnPlace(at int) {
 	s.placer.Release(at)
 	s.mu.Lock()
-	s.sendReturn(at)
+	s.sendReturnLocked(at)
 	s.flush(false)
 }
 
-// sendReturn tells the peer that it may reuse its place. mu is held.
-func (s *Session) sendReturn(at int) {
+// sendReturnLocked tells the peer that it may reuse its place.
+func (s *Session) sendReturnLocked(at int) {
 	if s.life.Reason() == nil {
 		s.writing.control = wire.AppendReturn(s.writing.control, at)
 	}
 }
 
-// drop returns the place, whether or not its message was fetched. p may be nil. The
-// session's mu is held.
-func (p *place) drop() {
+// dropLocked returns the place, whether or not its message was fetched. p may be nil. The session's
+func (p *place) dropLocked() {
 	if p != nil {
 		p.lost.Stop()
 		p.session.placer.Release(p.at)
-		p.session.sendReturn(p.at)
+		p.session.sendReturnLocked(p.at)
 	}
 }
 
@@ -135,17 +134,16 @@ func fetch(it *item) error {
 	}
 	it.Data, it.Extra.place = b, nil
 	s.mu.Lock()
-	p.drop()
+	p.dropLocked()
 	s.flush(false)
 	return err
 }
 
-// dropPlaces returns the places of messages that have arrived and will not be received.
-// The session's mu is held.
-func (in *inbox) dropPlaces() {
+// dropPlacesLocked returns the places of messages that have arrived and will not be received.
+func (in *inbox) dropPlacesLocked() {
 	for i := range in.Items {
 		if it := &in.Items[i]; it.Extra.place != nil {
-			it.Extra.place.drop()
+			it.Extra.place.dropLocked()
 			it.Extra.place, it.Message = nil, false
 		}
 	}

@@ -28,29 +28,29 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 	for ; n > 0 && done < maxAtOnce; id, message, n = wire.Plain(input[done:]) {
 		if st == nil || st.id != id {
 			if st != nil {
-				after.unpark(s.wake(&st.in.receiver))
+				after.unpark(s.wakeLocked(&st.in.receiver))
 			}
-			if st, _ = s.lookup(id); st == nil {
+			if st, _ = s.lookupLocked(id); st == nil {
 				break
 			}
 		}
-		if !st.deliverPlain(message) {
+		if !st.deliverPlainLocked(message) {
 			break
 		}
 		done += n
 	}
 	if st != nil && done > 0 {
-		after.unpark(s.wake(&st.in.receiver))
+		after.unpark(s.wakeLocked(&st.in.receiver))
 	}
-	err = s.checkOwed()
+	err = s.checkOwedLocked()
 	s.mu.Unlock()
 	after.run()
 	return done, err
 }
 
-// deliverPlain handles a plain message. It leaves one whose call has ended or that breaks a
-// rule. It reports whether it did. The session's mu is held.
-func (st *stream) deliverPlain(message []byte) bool {
+// deliverPlainLocked handles a plain message. It leaves one whose call has ended or that breaks a
+// rule. It reports whether it did.
+func (st *stream) deliverPlainLocked(message []byte) bool {
 	s, in := st.session, &st.in
 	cost := len(message) + wire.MessageCost
 	if st.ended || in.Closed || in.MidMessage() || cost > s.connIn || cost > in.flow.Credit {
@@ -58,7 +58,7 @@ func (st *stream) deliverPlain(message []byte) bool {
 	}
 	s.connIn -= cost
 	s.taken += cost
-	s.returnConnCredit()
+	s.returnConnCreditLocked()
 	s.answered, st.answered = true, true
 	in.flow.Credit -= cost
 	if !in.pack(message, false) {
@@ -66,7 +66,7 @@ func (st *stream) deliverPlain(message []byte) bool {
 		it.Extra.counts = true
 		it.Add(message, &s.keeper)
 	}
-	st.addUnread(cost)
+	st.addUnreadLocked(cost)
 	return true
 }
 
@@ -110,7 +110,7 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 		s.mu.Unlock()
 		return false
 	}
-	st.enqueuePlain(b, cost)
+	st.enqueuePlainLocked(b, cost)
 	switch {
 	case st.answers:
 		st.answers = false
@@ -118,14 +118,14 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 	case st.flow.Backlog >= enoughToWrite:
 		s.flush(false)
 	default:
-		s.wakeWriter() // another message is likely to follow
+		s.wakeWriterLocked() // another message is likely to follow
 		s.mu.Unlock()
 	}
 	return true
 }
 
-// enqueuePlain queues a plain frame. The session's mu is held.
-func (st *stream) enqueuePlain(b []byte, cost int) {
+// enqueuePlainLocked queues a plain frame.
+func (st *stream) enqueuePlainLocked(b []byte, cost int) {
 	n := len(st.out)
 	if n == 0 || st.out[n-1].run.frames == nil || len(st.out[n-1].run.frames.B)+len(b) > maxRun {
 		if st.out == nil {
@@ -144,13 +144,13 @@ func (st *stream) enqueuePlain(b []byte, cost int) {
 	st.flow.Queued++
 	st.flow.Backlog += cost
 	st.session.writing.backlog += cost
-	st.schedule()
+	st.scheduleLocked()
 }
 
-// writeRun appends the run at the head of st.out to the batch: as many whole messages as the
+// writeRunLocked appends the run at the head of st.out to the batch: as many whole messages as the
 // connection has credit for. If the credit suffices only for a piece of the first message,
-// writeRun makes this message a step and returns false. mu is held.
-func (s *Session) writeRun(t *batch, st *stream) bool {
+// writeRunLocked makes this message a step and returns false.
+func (s *Session) writeRunLocked(t *batch, st *stream) bool {
 	r := &st.out[0].run
 	frames := r.frames.B[r.at:]
 	n, cost, count := len(frames), r.cost, r.count
@@ -158,7 +158,7 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 		n, cost, count = fitting(frames, s.writing.connOut)
 	}
 	if n == 0 && s.writing.connOut > wire.MessageCost {
-		st.unqueueFirst()
+		st.unqueueFirstLocked()
 		return false
 	}
 	if n == 0 {
@@ -175,19 +175,19 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	case whole && s.raw != nil && n >= wire.LargePiece:
 		t.pieces = append(t.pieces, cutting{len(t.b.B), frames})
 		t.spent = append(t.spent, r.frames)
-		st.removeWritten()
+		st.removeWrittenLocked()
 	case whole:
 		t.b.B = append(t.b.B, frames...)
 		r.frames.Free()
-		st.removeWritten()
+		st.removeWrittenLocked()
 	default:
 		t.b.B = append(t.b.B, frames[:n]...)
 		r.at, r.cost, r.count = r.at+n, r.cost-cost, r.count-count
 	}
-	st.wakeSender()
+	st.wakeSenderLocked()
 	s.pingLimit.Spoke()
-	st.schedule()
-	st.dropWritten()
+	st.scheduleLocked()
+	st.dropWrittenLocked()
 	return true
 }
 
@@ -206,9 +206,8 @@ func fitting(frames []byte, credit int64) (n, cost, count int) {
 	return n, cost, count
 }
 
-// unqueueFirst takes the first message out of a run, and puts it before the run as a step.
-// The session's mu is held.
-func (st *stream) unqueueFirst() {
+// unqueueFirstLocked takes the first message out of a run, and puts it before the run as a step.
+func (st *stream) unqueueFirstLocked() {
 	r := &st.out[0].run
 	_, message, n := wire.Plain(r.frames.B[r.at:])
 	b := newBuffer(len(message))
@@ -308,23 +307,23 @@ type unpacked struct {
 	due      int     // spent is returned when it reaches this amount
 }
 
-// takePack takes the messages that are packed behind the first item of the inbox. The item's own
-// message was removed before. The session's mu is held.
-func (st *stream) takePack(it *item) {
+// takePackLocked takes the messages that are packed behind the first item of the inbox. The item's
+// own message was removed before.
+func (st *stream) takePackLocked(it *item) {
 	t := &st.unpacked
 	t.pack, t.at, t.encoding = it.Extra.behind, 0, st.in.Encoding
 	t.ends = it.HalfClose || it.End != nil
 	t.due = st.in.flow.Due()
 }
 
-// returnSpent returns the credit of packed messages that were received. The session's mu is held.
-func (st *stream) returnSpent() {
+// returnSpentLocked returns the credit of packed messages that were received.
+func (st *stream) returnSpentLocked() {
 	if n := st.unpacked.spent; n > 0 {
 		st.unpacked.spent, st.unpacked.due = 0, st.in.flow.HoldsBack()
-		st.removeUnread(n)
-		st.returnCredit(n)
+		st.removeUnreadLocked(n)
+		st.returnCreditLocked(n)
 		if len(st.session.writing.control) > 0 {
-			st.session.wakeWriter()
+			st.session.wakeWriterLocked()
 		}
 	}
 }
@@ -352,9 +351,9 @@ func (st *stream) receivePacked(f *link.Frame) error {
 	if t.spent += size + wire.MessageCost; last || t.spent >= t.due {
 		s := st.session
 		s.mu.Lock()
-		st.returnSpent()
+		st.returnSpentLocked()
 		if last && t.ends && err == nil {
-			st.receiveEnd(f)
+			st.receiveEndLocked(f)
 		}
 		s.mu.Unlock()
 	}

@@ -73,7 +73,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	if w == nil {
 		w = &s.parkers
 	}
-	s.do(s.roles.Wait())
+	s.doLocked(s.roles.Wait())
 	defer wait.OnAbandon(w, st)()
 	if ctx.Done() == nil {
 		spot.Wait(&s.mu, w)
@@ -86,13 +86,12 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// wake wakes the goroutine that waits for the peer at spot, if any, whether it reads or is parked.
-// If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
-// goroutines that wait in await or sleep: one of them might read, and roles counts the
-// others. mu is held.
-func (s *Session) wake(spot *wait.Cond) wait.Parker {
+// wakeLocked wakes the goroutine that waits for the peer at spot, if any, whether it reads or is
+// parked. If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
+// goroutines that wait in await or sleep: one of them might read, and roles counts the others.
+func (s *Session) wakeLocked(spot *wait.Cond) wait.Parker {
 	if s.reading.caller == spot {
-		s.do(s.roles.StopCaller())
+		s.doLocked(s.roles.StopCaller())
 		return nil
 	}
 	p := spot.Wake()
@@ -102,8 +101,8 @@ func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	return p
 }
 
-// do performs the tasks that a rule has returned. mu is held.
-func (s *Session) do(t waits.Task) {
+// doLocked performs the tasks that a rule has returned.
+func (s *Session) doLocked(t waits.Task) {
 	if t == 0 {
 		return
 	}
@@ -111,10 +110,10 @@ func (s *Session) do(t waits.Task) {
 		wait.Unpark(s.reading.readLoop.Wake())
 	}
 	if t&waits.StartReadLoop != 0 {
-		s.replaceReadLoop()
+		s.replaceReadLoopLocked()
 	}
 	if t&waits.StartIdleTimer != 0 {
-		s.startReadIdle()
+		s.startReadIdleLocked()
 	}
 	if t&waits.InterruptRead != 0 {
 		_ = s.conn.SetReadDeadline(longAgo)
@@ -143,7 +142,7 @@ func (s *Session) readAsCaller(ctx context.Context, spot *wait.Cond) (err error)
 		s.reading.readErr = s.receive(ctx)
 	}
 	s.reading.caller = nil
-	s.do(s.roles.Leave(s.reading.readErr != nil))
+	s.doLocked(s.roles.Leave(s.reading.readErr != nil))
 	return err
 }
 
@@ -154,12 +153,12 @@ func (s *Session) onCallerDone(term uint64) {
 	defer s.mu.Unlock()
 	if s.reading.caller != nil && s.reading.term == term {
 		s.reading.callerDone = true
-		s.do(s.roles.Interrupt())
+		s.doLocked(s.roles.Interrupt())
 	}
 }
 
-// startReadIdle starts the timer that wakes the read loop, if it is not running. mu is held.
-func (s *Session) startReadIdle() {
+// startReadIdleLocked starts the timer that wakes the read loop, if it is not running.
+func (s *Session) startReadIdleLocked() {
 	switch {
 	case s.reading.idleSet:
 		return
@@ -176,10 +175,10 @@ func (s *Session) onReadIdle() {
 	defer s.mu.Unlock()
 	s.reading.idleSet = false
 	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // a caller has read since
-		s.startReadIdle()
+		s.startReadIdleLocked()
 		return
 	}
-	s.do(s.roles.Idle())
+	s.doLocked(s.roles.Idle())
 }
 
 // readLoop is the read loop. It is the first goroutine to read, and the last.
@@ -206,7 +205,7 @@ func (s *Session) readOn(err error) {
 		if len(s.inline.calls) > 0 && !s.runInline() {
 			return
 		}
-		if s.readLoopRetires() {
+		if s.readLoopRetiresLocked() {
 			for s.roles.Reader != waits.ReadLoop {
 				s.reading.readLoop.Wait(&s.mu, nil)
 			}
@@ -228,14 +227,14 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
-// readLoopRetires lets the read loop leave reading to callers, if the rules allow it, and reports
-// whether they do. mu is held.
-func (s *Session) readLoopRetires() bool {
+// readLoopRetiresLocked lets the read loop leave reading to callers, if the rules allow it, and
+// reports whether they do.
+func (s *Session) readLoopRetiresLocked() bool {
 	if s.raw == nil || s.acceptor != nil || !s.reading.isMet {
 		return false
 	}
 	do, ok := s.roles.Retire()
-	s.do(do)
+	s.doLocked(do)
 	return ok
 }
 
@@ -247,7 +246,7 @@ func (s *Session) receive(ctx context.Context) error {
 	}
 	asCaller := s.reading.caller != nil
 	parks := false // the spin budget is spent, so park at once
-	if s.raw != nil && !s.opts.Config.NoSpinning && s.readsForFew() {
+	if s.raw != nil && !s.opts.Config.NoSpinning && s.readsForFewLocked() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
 			if got, err := s.spin(ctx, asCaller); got || err != nil {
 				return err
@@ -284,7 +283,7 @@ func (s *Session) receive(ctx context.Context) error {
 	if asCaller {
 		s.mu.Lock()
 		if s.roles.Unpark() {
-			s.resetReadDeadline()
+			s.resetReadDeadlineLocked()
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				err = nil
 			}
@@ -325,15 +324,15 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 // flushQueued writes queued frames, such as control frames and messages for which credit has
 // arrived. Called with mu held; mu is released in between.
 func (s *Session) flushQueued() {
-	if s.hasQueued() {
+	if s.hasQueuedLocked() {
 		s.flush(false)
 		s.mu.Lock()
 	}
 }
 
-// resetReadDeadline sets the deadline for the next reads: none, or lastWords from now if a write
-// has failed. mu is held.
-func (s *Session) resetReadDeadline() {
+// resetReadDeadlineLocked sets the deadline for the next reads: none, or lastWords from now if a
+// write has failed.
+func (s *Session) resetReadDeadlineLocked() {
 	var due time.Time
 	if s.writing.broken != nil {
 		due = time.Now().Add(lastWords)
@@ -341,16 +340,16 @@ func (s *Session) resetReadDeadline() {
 	_ = s.conn.SetReadDeadline(due)
 }
 
-// readsForFew reports whether so few calls wait for input that the next frame is likely
-// to arrive soon and alone. mu is held.
-func (s *Session) readsForFew() bool {
+// readsForFewLocked reports whether so few calls wait for input that the next frame is likely to
+// arrive soon and alone.
+func (s *Session) readsForFewLocked() bool {
 	switch {
 	case !s.reading.isMet:
 		return false
 	case s.acceptor != nil:
-		return s.active() <= fewCalls
+		return s.activeLocked() <= fewCalls
 	case s.reading.caller != nil:
 		return s.roles.Waiting == 0
 	}
-	return s.roles.Waiting > 0 && s.active() <= fewCalls
+	return s.roles.Waiting > 0 && s.activeLocked() <= fewCalls
 }

@@ -29,33 +29,33 @@ type extra struct {
 	counts bool    // the message is counted in unread
 }
 
-// deliver handles a step that has arrived. cost is the credit that its message takes. An error
-// ends the session. The session's mu is held.
-func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
+// deliverLocked handles a step that has arrived. cost is the credit that its message takes. An
+// error ends the session.
+func (st *stream) deliverLocked(rc *wire.Received, cost int, after *callbacks) error {
 	in := &st.in
 	if err := in.Check(rc); err != nil {
 		return err
 	}
 	in.AddHeader(rc)
 	if rc.Begins || rc.Goes {
-		if err := st.deliverMessage(rc, cost); err != nil {
+		if err := st.deliverMessageLocked(rc, cost); err != nil {
 			return err
 		}
 	}
 	in.AddEnd(rc)
 	if rc.End != nil {
 		rc.End.Late = link.Passed(st.deadline)
-		st.dropQueued()
-		st.endBoth(link.ErrEnded, after)
+		st.dropQueuedLocked()
+		st.endBothLocked(link.ErrEnded, after)
 	}
 	if !rc.Goes || !in.MidMessage() { // a receiver cannot use a piece in the middle
-		after.unpark(st.session.wake(&in.receiver))
+		after.unpark(st.session.wakeLocked(&in.receiver))
 	}
 	return nil
 }
 
-// deliverMessage handles a message or a piece of one. The session's mu is held.
-func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
+// deliverMessageLocked handles a message or a piece of one.
+func (st *stream) deliverMessageLocked(rc *wire.Received, cost int) error {
 	in := &st.in
 	due := cost
 	if rc.Placed { // its size may exceed the remaining credit
@@ -66,13 +66,13 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	}
 	in.flow.Credit -= cost
 	if rc.Begins && !rc.More && !rc.Placed && in.pack(rc.Data, rc.Compressed) {
-		st.addUnread(cost)
+		st.addUnreadLocked(cost)
 		return nil
 	}
 	it := in.AddMessage(rc, &st.session.keeper)
 	switch {
 	case it == nil:
-		st.returnCredit(cost)
+		st.returnCreditLocked(cost)
 		return nil
 	case rc.Placed:
 		var err error
@@ -83,7 +83,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		it.Extra.counts = true
 	}
 	if it.Extra.counts {
-		st.addUnread(cost)
+		st.addUnreadLocked(cost)
 		if rc.Goes {
 			in.packLast()
 		}
@@ -111,14 +111,14 @@ func (st *stream) Recv(f *link.Frame) error {
 			return err
 		case it == nil:
 		case it.Size > f.Limit: // as in gRPC, the limit applies to the compressed size, too
-			refused := st.takeMessage()
+			refused := st.takeMessageLocked()
 			refused.Data.Free()
-			refused.Extra.place.drop()
+			refused.Extra.place.dropLocked()
 			s.flush(false)
 			return &link.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
 			return st.receiveMessage(f)
-		case st.grantForMessage(it):
+		case st.grantForMessageLocked(it):
 			s.flush(false)
 			s.mu.Lock()
 			continue
@@ -127,23 +127,22 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// receiveEnd receives the half-close or the end of the call from the first item, and
-// removes it. The session's mu is held.
-func (st *stream) receiveEnd(f *link.Frame) {
+// receiveEndLocked receives the half-close or the end of the call from the first item, and removes
+// it.
+func (st *stream) receiveEndLocked(f *link.Frame) {
 	st.in.TakeEnd(f)
 	st.ended = st.ended || f.End != nil
 }
 
-// takeMessage removes the message from the first item and takes the messages packed behind
-// it. It returns the credit of the pieces that have arrived to the peer. The session's mu
-// is held.
-func (st *stream) takeMessage() item {
+// takeMessageLocked removes the message from the first item and takes the messages packed behind
+// it. It returns the credit of the pieces that have arrived to the peer.
+func (st *stream) takeMessageLocked() item {
 	it := st.in.RemoveMessage()
-	st.markReceived(&it)
+	st.markReceivedLocked(&it)
 	if it.Extra.behind != nil {
-		st.takePack(&it)
+		st.takePackLocked(&it)
 	}
-	st.returnCredit(it.Size - it.Missing + wire.MessageCost)
+	st.returnCreditLocked(it.Size - it.Missing + wire.MessageCost)
 	return it
 }
 
@@ -152,11 +151,11 @@ func (st *stream) takeMessage() item {
 // mu held, which it releases.
 func (st *stream) receiveMessage(f *link.Frame) error {
 	s := st.session
-	it := st.takeMessage()
+	it := st.takeMessageLocked()
 	encoding := st.in.Encoding
 	large := st.waiter == nil && st.yielding.shouldYield(it.Size, s.streamsBegun)
 	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes control
-		s.wakeWriter()
+		s.wakeWriterLocked()
 	}
 	s.mu.Unlock()
 	if err := fetch(&it); err != nil {
@@ -168,7 +167,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	f.Got = true
 	if it.Extra.behind == nil && (it.HalfClose || it.End != nil) {
 		s.mu.Lock()
-		st.receiveEnd(f)
+		st.receiveEndLocked(f)
 		s.mu.Unlock()
 	}
 	if large {
@@ -196,7 +195,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	st.in.unary = true
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
-	if err := s.open(st, step, message); err != nil {
+	if err := s.openLocked(st, step, message); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
 		st.recycle()
@@ -206,7 +205,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	s.flush(true)
 	s.mu.Lock()
 	for !st.in.Replied(c.Limit) {
-		if it := st.in.Last(); it != nil && it.Message && st.grantForMessage(it) {
+		if it := st.in.Last(); it != nil && it.Message && st.grantForMessageLocked(it) {
 			s.flush(false)
 			s.mu.Lock()
 			continue
@@ -226,7 +225,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 // session's mu held, which it releases.
 func (st *stream) finishCall(c *link.UnaryCall) error {
 	replies, wrong := st.in.Collect(c)
-	st.in.dropPlaces()
+	st.in.dropPlacesLocked()
 	st.ended = st.ended || wrong == nil
 	st.session.mu.Unlock()
 	if wrong != nil {

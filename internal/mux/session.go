@@ -214,8 +214,8 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
 	}
 	s.roles.Reader = waits.ReadLoop
-	s.wakeWriter() // to send HELLO
-	s.perform(s.life.Start(acceptor != nil))
+	s.wakeWriterLocked() // to send HELLO
+	s.performLocked(s.life.Start(acceptor != nil))
 	ended := s.life.Reason()
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
@@ -229,14 +229,14 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		s.perform(s.life.Closes())
+		s.performLocked(s.life.Closes())
 		if s.reading.idle != nil {
 			s.reading.idle.Stop()
 		}
 		if s.written == nil {
 			s.written = make(chan struct{}) // for Written, if it is called later
 		}
-		s.closeWritten()
+		s.closeWrittenLocked()
 		s.mu.Unlock()
 		close(s.gone)
 		if acceptor != nil {
@@ -272,26 +272,26 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	st := &stream{waiter: wait.TaskOf(ctx)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.open(st, wire.Step{Open: o}, nil); err != nil {
+	if err := s.openLocked(st, wire.Step{Open: o}, nil); err != nil {
 		return nil, err
 	}
 	for st.held && st.reason == nil {
 		if err := s.sleep(ctx, st, &st.sender); err != nil {
 			var after callbacks // stays empty: the stream has no other user
-			st.abort(link.ContextEnd(err), false, &after)
+			st.abortLocked(link.ContextEnd(err), false, &after)
 		}
 	}
 	if st.held {
 		return nil, st.reason
 	}
-	s.wakeWriter() // not flush: the first message usually follows, and goes out with it
+	s.wakeWriterLocked() // not flush: the first message usually follows, and goes out with it
 	st.waiter = nil
 	return st, nil
 }
 
-// open makes st a new call of this side, whose first step is step. If the peer's limit of open
-// calls is reached, the call is held. It fails if the session makes no new calls. mu is held.
-func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
+// openLocked makes st a new call of this side, whose first step is step. If the peer's limit of
+// open calls is reached, the call is held. It fails if the session makes no new calls.
+func (s *Session) openLocked(st *stream, step wire.Step, message *buffer) error {
 	o := step.Open
 	switch n := wire.HeadSize(o); {
 	case n > s.hello.Block:
@@ -302,11 +302,11 @@ func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
 		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
 	st.caller, st.deadline = true, o.Deadline
-	s.initStream(st, 0, o.Encoding)
+	s.initStreamLocked(st, 0, o.Encoding)
 	if st.held = s.hello.Calls > 0 && s.ownCalls >= s.hello.Calls; !st.held {
 		s.ownCalls++
 	}
-	st.enqueue(step, message)
+	st.enqueueLocked(step, message)
 	return nil
 }
 

@@ -594,7 +594,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan made
 		stuck := func() bool {
-			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.hasQueued() })
+			return holds(s, func() bool { return s.roles.WriteLock == waits.Taken && s.hasQueuedLocked() })
 		}
 		more := func() { all = append(all, makes(ctx, s, "/a/b", []int{100, 7000, 200_000}[len(all)%3], 10)) }
 		for range 20 {
@@ -638,7 +638,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		}
 		soon(t, "all is written", func() bool {
 			return holds(s, func() bool {
-				return s.roles.WriteLock == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
+				return s.roles.WriteLock == waits.Free && !s.hasQueuedLocked() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
 			})
 		})
 		empty(t, s)
@@ -724,7 +724,7 @@ func TestAWriteErrorAsAReadingCallerIsWoken(t *testing.T) {
 			var after callbacks
 			cs.mu.Lock()
 			for st := range cs.live {
-				st.abort(context.Canceled, false, &after)
+				st.abortLocked(context.Canceled, false, &after)
 			}
 			cs.mu.Unlock()
 			cs.onWriteError(errDeaf)

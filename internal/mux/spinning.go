@@ -109,8 +109,8 @@ type silentCalls struct {
 // all costs each read at most one call.
 func silentAfter(calls int) uint64 { return max(256, uint64(calls)) }
 
-// active returns the number of open calls that are not silent. mu is held.
-func (s *Session) active() int {
+// activeLocked returns the number of open calls that are not silent.
+func (s *Session) activeLocked() int {
 	n := len(s.streams)
 	if n <= fewCalls {
 		return n

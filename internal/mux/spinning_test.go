@@ -45,7 +45,7 @@ func TestSilentCallsDoNotCount(t *testing.T) {
 		for range n {
 			st := new(stream)
 			s.lastOwn += 2
-			s.initStream(st, s.lastOwn, "")
+			s.initStreamLocked(st, s.lastOwn, "")
 			s.streams[st.id] = st
 			added = append(added, st)
 		}
@@ -55,33 +55,33 @@ func TestSilentCallsDoNotCount(t *testing.T) {
 		for range n {
 			s.silent.reads++
 			for _, st := range of {
-				_, _ = s.lookup(st.id)
+				_, _ = s.lookupLocked(st.id)
 			}
-			s.active()
+			s.activeLocked()
 		}
 	}
 	busy := add(3)
 	watches := add(1000)
-	if n := s.active(); n != 1003 {
+	if n := s.activeLocked(); n != 1003 {
 		t.Errorf("%d are active that have just begun, want 1003", n)
 	}
 	read(3000, busy...)
-	if n := s.active(); n != 3 {
+	if n := s.activeLocked(); n != 3 {
 		t.Errorf("%d are active, want the 3 that something came for", n)
 	}
 	read(1500, watches[:50]...)
-	if n := s.active(); n < 50 || n > 53 {
+	if n := s.activeLocked(); n < 50 || n > 53 {
 		t.Errorf("%d are active, want the 50 that something came for", n)
 	}
 	add(20)
-	if n := s.active(); n < 70 || n > 73 {
+	if n := s.activeLocked(); n < 70 || n > 73 {
 		t.Errorf("%d are active, with the 20 that have begun", n)
 	}
 	for _, st := range watches {
 		delete(s.streams, st.id)
 		delete(s.live, st)
 	}
-	if n := s.active(); n < 0 || n > 23 {
+	if n := s.activeLocked(); n < 0 || n > 23 {
 		t.Errorf("%d are active once the others are over", n)
 	}
 }

@@ -67,8 +67,8 @@ type outgoing struct {
 	run     run // if it is set, the step is zero
 }
 
-// initStream initializes st and adds it to the live streams. mu is held.
-func (s *Session) initStream(st *stream, id uint64, encoding string) {
+// initStreamLocked initializes st and adds it to the live streams.
+func (s *Session) initStreamLocked(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.flow.Credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.in.Encoding = encoding, encoding
 	st.in.flow.Window = s.opts.granted()
@@ -77,12 +77,11 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	s.streamsBegun++
 	st.yielding.begun = s.streamsBegun
 	s.live[st] = struct{}{}
-	s.perform(s.life.CallBegins())
+	s.performLocked(s.life.CallBegins())
 }
 
-// enqueue queues a step to be written, or drops it if the call was aborted. The
-// session's mu is held.
-func (st *stream) enqueue(step wire.Step, message *buffer) {
+// enqueueLocked queues a step to be written, or drops it if the call was aborted. The session's
+func (st *stream) enqueueLocked(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		st.session.unplace(&step)
 		return // the peer no longer needs it
@@ -106,13 +105,12 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 	}
 	st.out = append(st.out, outgoing{step: step, message: message})
 	st.flow.Queued++
-	st.schedule()
+	st.scheduleLocked()
 }
 
-// schedule puts the stream into a write queue if it has something to write and is in none. A
-// stream that is in writing.starved stays there until the connection has credit. The
-// session's mu is held.
-func (st *stream) schedule() {
+// scheduleLocked puts the stream into a write queue if it has something to write and is in none. A
+// stream that is in writing.starved stays there until the connection has credit. The session's
+func (st *stream) scheduleLocked() {
 	switch w := &st.session.writing; {
 	case st.queue != nil || len(st.out) == 0:
 	case st.held:
@@ -143,7 +141,7 @@ func (st *stream) Send(f *link.Frame) error {
 	s.mu.Lock()
 	if err := encoded.CheckBlocks(f, s.hello.Block); err != nil {
 		var after callbacks
-		st.abort(err, true, &after) // the caller learns why
+		st.abortLocked(err, true, &after) // the caller learns why
 		s.unplace(&step)
 		s.flush(false)
 		after.run()
@@ -162,7 +160,7 @@ func (st *stream) Send(f *link.Frame) error {
 	if err := st.sendErr; err != nil {
 		s.unplace(&step)
 		if f.End != nil { // no message will be received any more
-			st.in.dropPlaces()
+			st.in.dropPlacesLocked()
 		}
 		s.flush(false)
 		message.Free()
@@ -170,7 +168,7 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	large := st.waiter == nil && st.yielding.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
 	if !step.Done() {
-		st.enqueue(step, message)
+		st.enqueueLocked(step, message)
 	}
 	if f.HasMsg {
 		st.number = st.id
@@ -178,8 +176,8 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.ended = true
-		st.in.dropPlaces()
-		st.endBoth(link.ErrEnded, &after)
+		st.in.dropPlacesLocked()
+		st.endBothLocked(link.ErrEnded, &after)
 	}
 	switch {
 	case f.More:
@@ -188,7 +186,7 @@ func (st *stream) Send(f *link.Frame) error {
 		st.answers = false
 		s.flush(true)
 	default:
-		s.wakeWriter() // another message is likely to follow, and can be written together with this one
+		s.wakeWriterLocked() // another message is likely to follow, and can be written together with this one
 		s.mu.Unlock()
 	}
 	after.run()
@@ -198,52 +196,51 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// endBoth ends sending at once. Receiving ends after everything that has arrived was received. The
-// session's mu is held.
-func (st *stream) endBoth(why error, after *callbacks) {
+// endBothLocked ends sending at once. Receiving ends after everything that has arrived was
+// received. The session's
+func (st *stream) endBothLocked(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why
 	}
 	st.in.Close(why)
 	if len(st.out) == 0 {
-		st.unregister()
+		st.unregisterLocked()
 	}
-	after.unpark(st.session.wake(&st.sender))
-	after.unpark(st.session.wake(&st.in.receiver))
+	after.unpark(st.session.wakeLocked(&st.sender))
+	after.unpark(st.session.wakeLocked(&st.in.receiver))
 }
 
-// unregister removes the stream from the session, so that nothing more arrives for it.
-// The session's mu is held.
-func (st *stream) unregister() {
+// unregisterLocked removes the stream from the session, so that nothing more arrives for it.
+func (st *stream) unregisterLocked() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
 		delete(s.streams, st.id)
 		if !st.caller {
 			s.calls--
-			s.checkWritten()
+			s.checkWrittenLocked()
 		}
 	}
 	if _, live := s.live[st]; !live {
 		return
 	}
 	delete(s.live, st)
-	st.removeUnread(st.in.unread)
+	st.removeUnreadLocked(st.in.unread)
 	if st.caller {
 		if st.id == 0 {
-			s.numbered()
+			s.numberedLocked()
 		}
 		if !st.held {
-			s.releaseCall()
+			s.releaseCallLocked()
 		}
 	}
-	s.perform(s.life.CallEnds()) // after the last call the writer writes BYE, if it is due
+	s.performLocked(s.life.CallEnds()) // after the last call the writer writes BYE, if it is due
 }
 
 func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
 	s.mu.Lock()
-	st.abort(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
+	st.abortLocked(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
 	s.flush(false)
 	after.run()
 }
@@ -251,52 +248,51 @@ func (st *stream) Abort(reason error) {
 // Abandoned implements [wait.Abandoned], for a task that waits for the peer.
 func (st *stream) Abandoned() { st.Abort(context.Canceled) }
 
-// abort ends the call for reason, if it has not ended. If tell is set, the peer gets a
-// RESET. The session's mu is held.
-func (st *stream) abort(reason error, tell bool, after *callbacks) {
+// abortLocked ends the call for reason, if it has not ended. If tell is set, the peer gets a RESET.
+func (st *stream) abortLocked(reason error, tell bool, after *callbacks) {
 	if st.ended || st.reason != nil {
 		return
 	}
 	st.reason = reason
 	known := st.id != 0 && st.session.streams[st.id] == st
-	st.dropQueued()
+	st.dropQueuedLocked()
 	if tell && known {
 		code, text := encoded.ResetOf(reason)
 		st.session.writing.control = wire.AppendReset(st.session.writing.control, st.id, code, text)
 	}
-	st.unregister()
+	st.unregisterLocked()
 	st.in.DropPartial()
 	f := st.onAbort
 	switch {
 	case f == nil:
-		st.endBoth(reason, after)
+		st.endBothLocked(reason, after)
 	case st.caller:
-		st.endBoth(reason, after)
+		st.endBothLocked(reason, after)
 		after.last = append(after.last, func() { f(reason) })
 	default:
 		after.first = append(after.first, func() {
 			f(reason)
 			var after callbacks
 			st.session.mu.Lock()
-			st.endBoth(reason, &after)
+			st.endBothLocked(reason, &after)
 			st.session.mu.Unlock()
 			after.run()
 		})
 	}
 }
 
-// abortUnread ends a call that the peer no longer reads. Unlike abort it also drops an
-// END that was not written yet. The session's mu is held.
-func (st *stream) abortUnread(reason error, after *callbacks) {
-	st.abort(reason, false, after)
+// abortUnreadLocked ends a call that the peer no longer reads. Unlike abort it also drops an END
+// that was not written yet.
+func (st *stream) abortUnreadLocked(reason error, after *callbacks) {
+	st.abortLocked(reason, false, after)
 	if st.ended {
-		st.dropQueued()
-		st.unregister()
+		st.dropQueuedLocked()
+		st.unregisterLocked()
 	}
 }
 
-// dropQueued drops all queued steps. The session's mu is held.
-func (st *stream) dropQueued() {
+// dropQueuedLocked drops all queued steps.
+func (st *stream) dropQueuedLocked() {
 	for i := range st.out {
 		st.session.unplace(&st.out[i].step)
 		st.out[i].run.frames.Free()
@@ -360,10 +356,10 @@ func (st *stream) Free() {
 	}
 }
 
-// dropWritten drops the stream for the session if the callee has ended the call and everything
-// has just been written. It keeps the stream of an aborted call. The caller does not use the
-// stream after that. The session's mu is held.
-func (st *stream) dropWritten() {
+// dropWrittenLocked drops the stream for the session if the callee has ended the call and
+// everything has just been written. It keeps the stream of an aborted call. The caller does not use
+// the stream after that.
+func (st *stream) dropWrittenLocked() {
 	if !st.caller && st.ended && len(st.out) == 0 {
 		st.Free()
 	}

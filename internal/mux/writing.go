@@ -106,23 +106,23 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriter wakes the writer to write queued frames, or to end the session. mu is held.
-func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
+// wakeWriterLocked wakes the writer to write queued frames, or to end the session.
+func (s *Session) wakeWriterLocked() { s.doLocked(s.roles.CallWriter(s.writing.lost)) }
 
-// hasQueued reports whether anything is queued that can be written. mu is held.
-func (s *Session) hasQueued() bool {
+// hasQueuedLocked reports whether anything is queued that can be written.
+func (s *Session) hasQueuedLocked() bool {
 	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil ||
 		s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
 }
 
-// feedStarved schedules starved streams, as many as the connection's credit is likely to serve. A
-// peer may starve thousands of streams and grant credit byte by byte, so feedStarved deducts what
-// each stream can use before it schedules the next. mu is held.
-func (s *Session) feedStarved() {
+// feedStarvedLocked schedules starved streams, as many as the connection's credit is likely to
+// serve. A peer may starve thousands of streams and grant credit byte by byte, so feedStarvedLocked
+// deducts what each stream can use before it schedules the next.
+func (s *Session) feedStarvedLocked() {
 	for left := s.writing.connOut; left > wire.MessageCost && s.writing.starved.first != nil; {
 		st := s.writing.starved.first
 		s.writing.starved.remove(st)
-		st.schedule()
+		st.scheduleLocked()
 		left -= max(min(st.flow.Credit, int64(st.flow.Backlog)), 0)
 	}
 }
@@ -131,21 +131,21 @@ func (s *Session) feedStarved() {
 // goroutines may be about to queue something too, it lets them run first. Called with
 // mu held, which it releases.
 func (s *Session) flush(gather bool) {
-	if !s.hasQueued() {
+	if !s.hasQueuedLocked() {
 		s.mu.Unlock()
 		return
 	}
 	if do, ok := s.roles.TakeWriteLock(s.raw != nil && s.life.State() != lifecycle.Opening); !ok {
-		s.do(do)
+		s.doLocked(do)
 		s.mu.Unlock()
 		return
 	}
-	if gather && s.othersMayWrite() {
+	if gather && s.othersMayWriteLocked() {
 		s.mu.Unlock()
 		runtime.Gosched()
 		s.mu.Lock()
 	}
-	for round := 0; s.collect(); round++ {
+	for round := 0; s.collectLocked(); round++ {
 		if s.writing.batch.last || round == maxRounds {
 			break
 		}
@@ -158,14 +158,13 @@ func (s *Session) flush(gather bool) {
 		}
 		s.writing.batch.free()
 	}
-	s.checkWritten()
-	s.do(s.roles.ReleaseWriteLock(s.writing.batch.b != nil, s.writing.lost))
+	s.checkWrittenLocked()
+	s.doLocked(s.roles.ReleaseWriteLock(s.writing.batch.b != nil, s.writing.lost))
 	s.mu.Unlock()
 }
 
-// othersMayWrite reports whether other calls are open that may have something to write
-// soon. mu is held.
-func (s *Session) othersMayWrite() bool {
+// othersMayWriteLocked reports whether other calls are open that may have something to write soon.
+func (s *Session) othersMayWriteLocked() bool {
 	if s.acceptor == nil {
 		return s.roles.Waiting > 0
 	}
@@ -186,14 +185,14 @@ func (s *Session) writeLoop() {
 		}
 		handedOver := s.roles.WriteLock == waits.HandedOver
 		s.roles.WriteLock = waits.Taken
-		if !handedOver && s.raw == nil && s.othersMayWrite() {
+		if !handedOver && s.raw == nil && s.othersMayWriteLocked() {
 			s.mu.Unlock()
 			runtime.Gosched() // each write costs more than over a bare socket: gather more
 			s.mu.Lock()
 		}
-		if !handedOver && !s.collect() {
-			s.checkWritten()
-			s.do(s.roles.ReleaseWriteLock(false, s.writing.lost))
+		if !handedOver && !s.collectLocked() {
+			s.checkWrittenLocked()
+			s.doLocked(s.roles.ReleaseWriteLock(false, s.writing.lost))
 			continue
 		}
 		err := s.writing.fault
@@ -241,9 +240,9 @@ func (s *Session) onWriteError(err error) {
 	if s.life.Reason() == nil {
 		s.writing.broken, s.roles.Ended = err, true
 		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
-			s.resetReadDeadline()
+			s.resetReadDeadlineLocked()
 		}
-		s.do(s.roles.NeedReader())
+		s.doLocked(s.roles.NeedReader())
 		s.mu.Unlock()
 		return
 	}
@@ -259,11 +258,11 @@ func (s *Session) closeWrite() {
 	}
 }
 
-// collect fills the batch from the queues. It reports whether there was anything to
-// write. mu is held, and the caller holds the write lock.
-func (s *Session) collect() bool {
+// collectLocked fills the batch from the queues. It reports whether there was anything to
+// write. The caller holds the write lock.
+func (s *Session) collectLocked() bool {
 	ends := s.writing.bye != nil && len(s.live) == 0
-	if s.writing.lost || !s.hasQueued() && !ends {
+	if s.writing.lost || !s.hasQueuedLocked() && !ends {
 		return false
 	}
 	t := &s.writing.batch
@@ -275,15 +274,15 @@ func (s *Session) collect() bool {
 		s.writing.control = nil
 	}
 	said := t.size
-	s.feedStarved()
+	s.feedStarvedLocked()
 	for t.size < maxBatch && s.writing.ready.first != nil {
-		s.writeFrame(t, &s.writing.ready)
+		s.writeFrameLocked(t, &s.writing.ready)
 	}
 	for first := true; s.writing.bulk.first != nil && (first || t.size < maxBatch); first = false {
-		s.writeFrame(t, &s.writing.bulk)
+		s.writeFrameLocked(t, &s.writing.bulk)
 	}
 	if s.life.Reason() != nil && t.size > said {
-		s.perform(s.life.Takes()) // the peer still reads queued frames of ended calls
+		s.performLocked(s.life.Takes()) // the peer still reads queued frames of ended calls
 	}
 	if s.writing.bye != nil && len(s.live) == 0 {
 		t.b.B = append(t.b.B, s.writing.bye...)
@@ -298,17 +297,17 @@ func (s *Session) collect() bool {
 	return true
 }
 
-// writeFrame appends one frame of the first stream in q. mu is held.
-func (s *Session) writeFrame(t *batch, q *writeQueue) {
+// writeFrameLocked appends one frame of the first stream in q.
+func (s *Session) writeFrameLocked(t *batch, q *writeQueue) {
 	st := q.first
 	q.remove(st)
-	if st.out[0].run.frames != nil && s.writeRun(t, st) {
+	if st.out[0].run.frames != nil && s.writeRunLocked(t, st) {
 		return
 	}
 	o := &st.out[0]
 	step := &o.step
 	if step.Open != nil && st.id == 0 {
-		s.assignNumber(st)
+		s.assignNumberLocked(st)
 		if d := step.Open.Deadline; !d.IsZero() {
 			step.Timeout = max(time.Until(d), 1)
 		}
@@ -339,40 +338,39 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 			t.spent = append(t.spent, o.message)
 		}
 		st.flow.Queued--
-		st.removeWritten()
+		st.removeWrittenLocked()
 	}
-	st.wakeSender()
+	st.wakeSenderLocked()
 	switch {
 	case wrote > 0:
 		s.pingLimit.Spoke()
-		st.schedule()
+		st.scheduleLocked()
 	case s.writing.connOut <= wire.MessageCost:
 		s.writing.starved.push(st)
 	}
-	st.dropWritten()
+	st.dropWrittenLocked()
 }
 
-// removeWritten removes the first outgoing, which was written. The session's mu is held.
-func (st *stream) removeWritten() {
+// removeWrittenLocked removes the first outgoing, which was written.
+func (st *stream) removeWrittenLocked() {
 	st.out[0] = outgoing{}
 	if st.out = st.out[1:]; len(st.out) == 0 {
 		st.out = nil
 		if st.ended {
-			st.unregister()
+			st.unregisterLocked()
 		}
 	}
 }
 
-// wakeSender wakes the sender, if one waits and may queue another message. The session's
-// mu is held.
-func (st *stream) wakeSender() {
+// wakeSenderLocked wakes the sender, if one waits and may queue another message. The session's
+func (st *stream) wakeSenderLocked() {
 	if st.flow.TakesMore(st.session.writing.backlog) {
-		wait.Unpark(st.session.wake(&st.sender))
+		wait.Unpark(st.session.wakeLocked(&st.sender))
 	}
 }
 
-// assignNumber gives a call of this side its id. mu is held.
-func (s *Session) assignNumber(st *stream) {
+// assignNumberLocked gives a call of this side its id.
+func (s *Session) assignNumberLocked(st *stream) {
 	switch {
 	case s.lastOwn > 0:
 		s.lastOwn += 2
@@ -383,7 +381,7 @@ func (s *Session) assignNumber(st *stream) {
 	}
 	st.id = s.lastOwn
 	s.streams[st.id] = st
-	s.numbered()
+	s.numberedLocked()
 }
 
 // A writeQueue is a queue of streams. A stream is in at most one queue, and there at most once. It

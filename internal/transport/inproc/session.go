@@ -85,12 +85,12 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 		return nil, errStopped
 	}
 	s.mu.Lock()
-	s.up.accept(a, &s.client.peer)
+	s.up.acceptLocked(a, &s.client.peer)
 	s.mu.Unlock()
 	if o.Accept != nil {
 		if b := o.Accept(&s.client); b != nil {
 			s.mu.Lock()
-			s.down.accept(b, &s.server.peer)
+			s.down.acceptLocked(b, &s.server.peer)
 			s.mu.Unlock()
 		}
 	}
@@ -102,14 +102,14 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	return &s.client, nil
 }
 
-// accept sets d's acceptor and its terms. The session's mu is held.
-func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
+// acceptLocked sets d's acceptor and its terms.
+func (d *direction) acceptLocked(a link.Acceptor, callee *link.Peer) {
 	d.acceptor, d.terms = a, a.Terms()
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 }
 
-// stop makes d take no more calls. The session's mu is held.
-func (d *direction) stop() {
+// stopLocked makes d take no more calls.
+func (d *direction) stopLocked() {
 	if !link.IsClosed(d.done) {
 		close(d.done)
 	}
@@ -187,7 +187,7 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 func (e *end) Drain() <-chan struct{} {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()
-	e.in.stop()
+	e.in.stopLocked()
 	return e.in.done
 }
 
@@ -201,8 +201,8 @@ func (e *end) Retire() {
 func (e *end) stop() {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()
-	e.out.stop()
-	e.in.stop()
+	e.out.stopLocked()
+	e.in.stopLocked()
 }
 
 var always = func() chan struct{} {

@@ -74,13 +74,13 @@ func (s *stream) arrived(b []byte, err error) bool {
 		in.data.Write(b)
 	}
 	if err != nil {
-		s.bodyEnded(err)
+		s.bodyEndedLocked(err)
 		return false
 	}
 	if len(b) > 0 {
 		wait.Unpark(in.receiver.Wake())
 	}
-	for s.isFull() && !in.dropping {
+	for s.isFullLocked() && !in.dropping {
 		if in.timeout != nil {
 			in.timeout.Stop() // the client does not keep the call waiting
 		}
@@ -92,8 +92,8 @@ func (s *stream) arrived(b []byte, err error) bool {
 	return in.dropped < plenty
 }
 
-// bodyEnded records that reading the body has ended with err. mu is held.
-func (s *stream) bodyEnded(err error) {
+// bodyEndedLocked records that reading the body has ended with err.
+func (s *stream) bodyEndedLocked(err error) {
 	in := &s.in
 	in.ended = err == io.EOF
 	if in.timeout != nil {
@@ -119,14 +119,14 @@ func (s *stream) limitBody() {
 	defer s.mu.Unlock()
 	if in := &s.in; s.request.single && !in.ended && !s.over && in.timeout == nil {
 		in.timeout = time.AfterFunc(closeTimeout, func() { s.Abort(errHalfSent) })
-		if s.isFull() {
+		if s.isFullLocked() {
 			in.timeout.Stop()
 		}
 	}
 }
 
-// isFull reports whether the reader must wait for room. mu is held.
-func (s *stream) isFull() bool { return !s.in.small && s.in.data.Len() >= s.window }
+// isFullLocked reports whether the reader must wait for room.
+func (s *stream) isFullLocked() bool { return !s.in.small && s.in.data.Len() >= s.window }
 
 // bodyRead reports whether the body was read to its end.
 func (s *stream) bodyRead() bool {
