@@ -159,7 +159,7 @@ func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
 		first := <-lis.sessions
 		first.mu.Lock()
 		first.life.CallBegins() // so that the session stays
-		first.life.StopAccepting(errors.New("the server is going away"))
+		first.life.StopAccepting()
 		first.life.PeerAnswers() // and nothing tells the client
 		first.mu.Unlock()
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {

@@ -2,7 +2,6 @@ package quic
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -37,7 +36,7 @@ type drain struct {
 func (s *session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.performLocked(s.life.StopAccepting(errors.New("the server is going away")))
+	s.performLocked(s.life.StopAccepting())
 	return s.drained
 }
 

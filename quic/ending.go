@@ -102,7 +102,7 @@ func (s *session) onTimer() {
 func (s *session) Retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.performLocked(s.life.Retire(errors.New("the connection is retired")))
+	s.performLocked(s.life.Retire())
 }
 
 // closeConn closes the connection at once.

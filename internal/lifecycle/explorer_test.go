@@ -496,9 +496,9 @@ var steps = []step{
 		w.ends = w.ends || a != stops || i == server
 		switch a {
 		case stops:
-			x.do(w, i, s.life.StopAccepting(errOwner))
+			x.do(w, i, s.life.StopAccepting())
 		case retires:
-			x.do(w, i, s.life.Retire(errOwner))
+			x.do(w, i, s.life.Retire())
 		case cuts:
 			w.cut = true
 			x.end(w, i, errOwner, false)

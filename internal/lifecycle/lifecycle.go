@@ -165,18 +165,20 @@ func (l *Life) CallEnds() Task {
 	return l.settle()
 }
 
-// StopAccepting starts a drain. A side that has accepted the connection leaves, for reason. It may make
-// calls until no call is left.
-func (l *Life) StopAccepting(reason error) Task {
+// StopAccepting starts a drain. A side that has accepted the connection leaves. It may make calls until
+// no call is left.
+func (l *Life) StopAccepting() Task {
 	do := l.announce()
 	if l.Accepted {
-		do |= l.leave(reason)
+		do |= l.leave(ErrServerStops)
 	}
 	return do
 }
 
-// Retire makes this side make no more calls, drain and leave, for reason.
-func (l *Life) Retire(reason error) Task {
+// Retire makes this side make no more calls, drain and leave.
+func (l *Life) Retire() Task { return l.retire(ErrRetired) }
+
+func (l *Life) retire(reason error) Task {
 	return l.RefuseOwn(reason) | l.announce() | l.leave(reason)
 }
 

@@ -15,9 +15,9 @@ var ruleFaults = []faulty.Fault{
 	{Name: "a side refuses calls as soon as it has announced that", File: "lifecycle.go", In: "a server that stops",
 		Old: "	return Announce | SetTimer\n", New: "	return Announce | SetTimer | l.refusePeer()\n"},
 	{Name: "a server that drains stays", File: "lifecycle.go", In: "an idle client that takes nothing",
-		Old: "	if l.Accepted {\n		do |= l.leave(reason)\n", New: "	if false {\n		do |= l.leave(reason)\n"},
+		Old: "	if l.Accepted {\n		do |= l.leave(ErrServerStops)\n", New: "	if false {\n		do |= l.leave(ErrServerStops)\n"},
 	{Name: "a client that drains leaves", File: "lifecycle.go", In: "a client that stops accepting",
-		Old: "	if l.Accepted {\n		do |= l.leave(reason)\n", New: "	if true {\n		do |= l.leave(reason)\n"},
+		Old: "	if l.Accepted {\n		do |= l.leave(ErrServerStops)\n", New: "	if true {\n		do |= l.leave(ErrServerStops)\n"},
 	{Name: "a side calls a peer that drains", File: "lifecycle.go", In: "a server that stops",
 		Old: "	do := l.RefuseOwn(reason)\n", New: "	do := Task(0)\n"},
 	{Name: "a drain before the start is forgotten", File: "lifecycle.go", In: "a server that stops before it starts",
@@ -67,5 +67,5 @@ var ruleFaults = []faulty.Fault{
 // TestAConnectionEndsAsItShould explores every order of steps of small scenes with the rules as they
 // are, and with each fault.
 func TestAConnectionEndsAsItShould(t *testing.T) {
-	faulty.Explore(t, []string{"lifecycle.go", "timers.go", "pings.go", "explorer_test.go"}, ruleFaults)
+	faulty.Explore(t, []string{"lifecycle.go", "timers.go", "pings.go", "reasons.go", "explorer_test.go"}, ruleFaults)
 }

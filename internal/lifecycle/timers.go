@@ -1,16 +1,6 @@
 package lifecycle
 
-import (
-	"errors"
-	"time"
-)
-
-// ErrIdle, ErrOld and ErrDead are why the timers end a connection.
-var (
-	ErrIdle = errors.New("the connection was idle for MaxConnectionIdle")
-	ErrOld  = errors.New("the connection reached MaxConnectionAge")
-	ErrDead = errors.New("keepalive: the peer did not answer a ping in time")
-)
+import "time"
 
 // leastRecheck is the shortest time between two looks whether a connection is idle, because users may
 // choose a tiny MaxConnectionIdle.
@@ -60,7 +50,7 @@ func (l *Life) fire(timer int, now time.Time, serving bool) Task {
 			left -= now.Sub(l.idleSince)
 		}
 		if left <= 0 {
-			return l.Retire(ErrIdle)
+			return l.retire(ErrIdle)
 		}
 		l.set(idleTimer, now, max(left, leastRecheck))
 	case ageTimer:

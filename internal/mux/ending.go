@@ -74,7 +74,7 @@ func (s *Session) onTimer() {
 // Retire implements [link.Session].
 func (s *Session) Retire() {
 	s.mu.Lock()
-	s.performLocked(s.life.Retire(errors.New("the connection is retired")))
+	s.performLocked(s.life.Retire())
 	s.flush(false)
 }
 
@@ -242,7 +242,7 @@ type drain struct {
 // handlers may make calls until they have returned, and then the session ends.
 func (s *Session) Drain() <-chan struct{} {
 	s.mu.Lock()
-	s.performLocked(s.life.StopAccepting(errors.New("the server is going away")))
+	s.performLocked(s.life.StopAccepting())
 	s.flush(false)
 	return s.drained
 }
@@ -265,9 +265,9 @@ func (s *Session) handleDrainLocked(last uint64, after *callbacks) error {
 	first := d.got == 1
 	d.takes = last
 	s.pingLimit.Spoke() // so that the PING after DRAIN does not count as too early
-	reason := errors.New("the peer is going away")
+	reason := lifecycle.ErrPeerStops
 	if !s.opts.Client {
-		reason = errors.New("the client takes no more calls")
+		reason = lifecycle.ErrClientStops
 	}
 	do := s.life.PeerDrains(reason)
 	s.performLocked(do)

@@ -1,10 +1,10 @@
-// Package options holds what the options of package nearcall set: a [Server] or a [Client]. New
-// fills in the defaults. After that nothing changes, and every layer reads the one value, through a
-// pointer. This project's other modules, commands and tests use the package to make options that
-// package nearcall does not export.
+// Package options holds what the options of package nearcall set: a [Server] or a [Client].
+// [NewServer] and [NewClient] fill in the defaults. After that nothing changes, and every layer reads
+// the one value, through a pointer. This project's other modules, commands and tests use the package
+// to make options that package nearcall does not export.
 //
-// A field has a name that nothing else in this project has, so a search for the name finds what
-// sets it and what reads it.
+// The name of a field stands for nothing else in the product, so a search for it finds what sets it
+// and what reads it.
 package options
 
 import (
@@ -63,9 +63,9 @@ type Pings struct {
 	WithoutCalls bool          // pings are sent also without an open call
 }
 
-// Given is what the user says about fields that have another default on each path; 0 for nothing. New
-// makes those fields, and the options of grpc-go, which has its own defaults, from it. Nothing else
-// reads it.
+// Given is what the user says about fields that have another default on each path; 0 for nothing.
+// [NewServer] and [NewClient] make those fields from it, and the options of grpc-go, which has its own
+// defaults. Nothing else reads it.
 type Given struct {
 	StreamBytes, ConnBytes int32  // windows
 	HeaderBytes            uint32 // limit

@@ -208,7 +208,7 @@ func (c *conn2) onTimer() {
 
 // leave tells the client to make no more requests.
 func (c *conn2) leave(why string) {
-	c.step(func(l *lifecycle.Life) lifecycle.Task { return l.StopAccepting(errStopping) }, why)
+	c.step((*lifecycle.Life).StopAccepting, why)
 }
 
 // shutdown makes package http send GOAWAY, and close the connection when no request is being

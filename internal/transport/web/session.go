@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -90,7 +89,7 @@ func (s *session) Drain() <-chan struct{} {
 // connection, which is idle between requests, or which a browser has opened in advance.
 func (s *session) leave() *stream {
 	s.mu.Lock()
-	idle := s.performLocked(s.life.Retire(errStopping))
+	idle := s.performLocked(s.life.Retire())
 	st := s.stream
 	s.mu.Unlock()
 	if idle {
@@ -98,8 +97,6 @@ func (s *session) leave() *stream {
 	}
 	return st
 }
-
-var errStopping = errors.New("the server is going away")
 
 // performLocked does what life says. It reports whether the caller must close the connection, because
 // no request is being answered.
