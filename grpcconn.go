@@ -32,18 +32,7 @@ import (
 // goroutines until it is closed; its calls cost as much as c's. For targets that go to
 // grpc-go it is the connection that makes c's calls.
 func (c *ClientConn) GRPC() *grpc.ClientConn {
-	if c.remote != nil {
-		return c.remote
-	}
-	c.grpcMu.Lock()
-	defer c.grpcMu.Unlock()
-	if c.grpc == nil {
-		c.grpc = c.newGRPC()
-		if c.closed {
-			_ = c.grpc.Close()
-		}
-	}
-	return c.grpc
+	return c.conn.GRPC()
 }
 
 // DialOptions returns options for a library that calls grpc.NewClient or grpc.Dial itself and takes
@@ -67,8 +56,8 @@ func (c *ClientConn) DialOptions() []grpc.DialOption {
 	return c.optionsOf(source{conn: c, libraries: of}, "dns", "unix", "unix-abstract")
 }
 
-// newGRPC returns a connection of grpc-go that stands for c.
-func (c *ClientConn) newGRPC() *grpc.ClientConn {
+// newGRPC returns a connection of grpc-go that stands for c, and whose Close calls shut.
+func (c *ClientConn) newGRPC(shut func() error) *grpc.ClientConn {
 	dial := func(target string) (*grpc.ClientConn, error) {
 		var scheme string
 		if u, err := url.Parse(target); err == nil {
@@ -77,7 +66,7 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 		// Dial, not NewClient: Dial builds the balancer at once, so the state is right from the
 		// start and Close reaches c. Dial does not make c connect.
 		//lint:ignore SA1019 deprecated for its handling of schemes and WithBlock, which is not used here
-		return grpc.Dial(target, c.optionsOf(source{conn: c}, scheme)...)
+		return grpc.Dial(target, c.optionsOf(source{conn: c, shut: shut}, scheme)...)
 	}
 	cc, err := dial(c.target)
 	if err != nil {
@@ -137,7 +126,8 @@ func (c *ClientConn) optionsOf(s source, schemes ...string) []grpc.DialOption {
 type source struct {
 	conn      *ClientConn
 	scheme    string
-	libraries *libraries // nil for the connection that GRPC returns, which is closed with conn
+	libraries *libraries   // nil for the connection that GRPC returns, which is closed with conn
+	shut      func() error // closes conn, for that connection
 }
 
 func (s source) Scheme() string { return s.scheme }
@@ -205,26 +195,9 @@ func (m *stateProxy) UpdateClientConnState(s balancer.ClientConnState) error {
 			return errors.New("nearcall: the balancer " + stateProxyName + " is for the connections that ClientConn.GRPC returns")
 		}
 		m.source = from
-		m.stop = from.conn.observe(m.show)
+		m.stop = from.conn.conn.Observe(m.show)
 	}
 	return nil
-}
-
-// observe calls f with the current state and with each later one, until stop is called.
-func (c *ClientConn) observe(f func(connectivity.State)) (stop func()) {
-	if c.remote == nil {
-		return c.conn.Observe(f)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		for s := c.remote.GetState(); ; s = c.remote.GetState() {
-			f(s)
-			if s == connectivity.Shutdown || !c.remote.WaitForStateChange(ctx, s) {
-				return
-			}
-		}
-	}()
-	return cancel
 }
 
 var errShown = errors.New("nearcall: this *grpc.ClientConn makes its calls through a nearcall.ClientConn, and connects nowhere itself")
@@ -251,7 +224,7 @@ func (m *stateProxy) show(s connectivity.State) {
 	retryProbe, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.source.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
-				m.source.conn.conn.ResetConnectBackoff()
+				m.source.conn.ResetConnectBackoff()
 				retryProbe.Connect()
 			}
 		},
@@ -280,7 +253,7 @@ func (m *stateProxy) Close() {
 	switch {
 	case m.source.conn == nil: // before the first update
 	case m.source.libraries == nil:
-		_ = m.source.conn.shut()
+		_ = m.source.shut()
 	default:
 		m.stop()
 	}

@@ -3,7 +3,6 @@ package nearcall
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -98,20 +97,21 @@ func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
 	}
-	d.conn = newClientConn(target, "localhost", how, o)
-	return d.conn
+	o.Persistent = false
+	d.conn = newOneServer(target, "localhost", how, o)
+	return d.conn.of
 }
 
 // A peerDialer dials a session that exists.
 type peerDialer struct {
 	session peerSession
-	conn    *ClientConn
+	conn    *oneServer
 }
 
 // Dial implements [link.Dialer].
 func (d *peerDialer) Dial(context.Context) (link.Session, error) {
 	if link.IsClosed(d.session.Done()) {
-		_ = d.conn.conn.Close() // the session will not take calls again
+		_ = d.conn.Connector.Close() // the session will not take calls again
 		return nil, errPeerLeft
 	}
 	return d.session, nil
@@ -132,18 +132,4 @@ func serve(o *options.Dial, idle *connector.Idleness) {
 		return
 	}
 	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, idle) }
-}
-
-// checkRemote returns an error if the options do not fit a target that goes to grpc-go as a whole.
-func checkRemote(o *options.Dial) error {
-	name := ""
-	switch {
-	case o.Server != nil:
-		name = "WithServer"
-	case o.Persistent:
-		name = "WithPersistentConnection"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%s needs a target of nearcall's own, such as tcp:HOST:PORT or unix:PATH: this one goes to grpc-go; leave the option out", name)
 }

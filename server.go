@@ -408,11 +408,7 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	if o.Dialer == nil {
 		how.Dialer = serverDialer{s, inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}
 	}
-	c := newClientConn("inproc:", "localhost", how, o)
-	if o.Persistent {
-		c.conn.Persist()
-	}
-	return c
+	return newOneServer("inproc:", "localhost", how, o).of
 }
 
 // serverDialer dials a server of this process directly, without a name.

@@ -72,14 +72,17 @@ type Config struct {
 	// Calls makes the calls that a program makes with the *grpc.ClientConn.
 	Calls grpc.ClientConnInterface
 
-	// Direct makes the calls that grpc-go must make as a whole. It passes them to Whole.
-	Direct grpc.ClientConnInterface
+	// CallCreds are credentials for each call that grpc-go makes as a whole. Whole returns what makes
+	// such calls with conn.
+	CallCreds []credentials.PerRPCCredentials
+	Whole     func(conn grpc.ClientConnInterface) grpc.ClientConnInterface
 }
 
 // A Channel implements [call.Balancer].
 type Channel struct {
 	cfg       Config
 	conn      *grpc.ClientConn
+	whole     grpc.ClientConnInterface // makes calls with grpc-go as a whole
 	authority string
 
 	picker  atomic.Pointer[picker]  // grpc-go's picker; nil if a call must ask grpc-go
@@ -121,7 +124,7 @@ func New(cfg Config) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.conn = conn
+	c.conn, c.whole = conn, cfg.Whole(whole{conn, cfg.CallCreds})
 	c.initial.service, _ = cfg.ParseService(serviceOf(config)) // grpc-go has parsed it
 	return c, nil
 }

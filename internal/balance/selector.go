@@ -82,7 +82,7 @@ func (s *selector) replace() {
 // grpc-go's.
 func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, method string) (call.Selection, error) {
 	if !s.choose.IsValid() {
-		to.Through = c.cfg.Direct
+		to.Through = c.whole
 		return to, nil
 	}
 	s.mu.RLock()
@@ -114,7 +114,7 @@ func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, me
 		if committed, ok := config.FieldByName("OnCommitted").Interface().(func()); ok && committed != nil {
 			committed() // grpc-go chooses again
 		}
-		to.Through = c.cfg.Direct
+		to.Through = c.whole
 		return to, nil
 	}
 	if chosen, ok := config.FieldByName("Context").Interface().(context.Context); ok && chosen != nil {

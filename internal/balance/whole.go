@@ -18,12 +18,6 @@ type whole struct {
 	creds []credentials.PerRPCCredentials // of all calls
 }
 
-// Whole returns a connection that makes whole calls with grpc-go. creds are credentials for each
-// call.
-func (c *Channel) Whole(creds []credentials.PerRPCCredentials) grpc.ClientConnInterface {
-	return whole{c.conn, creds}
-}
-
 // Invoke implements [grpc.ClientConnInterface].
 func (w whole) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return w.conn.Invoke(context.WithValue(ctx, ownKey{}, w), method, args, reply, w.withCreds(opts)...)

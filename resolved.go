@@ -16,28 +16,38 @@ import (
 	"github.com/nearcall/nearcall/internal/targets"
 )
 
-// newBalanced returns a connection to a target of grpc-go.
-func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
+// A resolved is a connection to the servers that grpc-go finds and chooses. The connection of grpc-go
+// has the states, and the client makes the calls, each over the nearest path to its server. It
+// implements [connection].
+type resolved struct {
+	whole
+	channel *balance.Channel
+	client  *call.Client
+	idle    *connector.Idleness // counts the calls; may be nil
+}
+
+// newResolved returns a connection to a target that grpc-go resolves.
+func newResolved(target string, o *options.Dial) (*ClientConn, error) {
 	creds, err := transportOf(o)
 	if err != nil {
 		return nil, err
 	}
-	c := &ClientConn{target: target, hint: targets.Hint(target, o.Resolvers), maxAttempts: o.MaxAttempts}
-	idle := connector.NewIdleness(o.IdleTimeout)
-	if o.Persistent {
-		idle = nil
+	c := new(resolved)
+	if !o.Persistent {
+		c.idle = connector.NewIdleness(o.IdleTimeout)
 	}
-	serve(o, idle)
+	serve(o, c.idle)
 	endpoints := targets.NewEndpoints(o, creds)
 	cfg := balance.Config{
 		Target: target, Creds: creds, Authority: o.Authority, ServiceConfig: o.ServiceConfig, Resolvers: o.Resolvers, Stats: o.Stats, Options: forChannel(o), UserDial: o.Conn,
 		ParseService: o.ParseService,
 		Dial:         endpoints.Dial, Handshake: endpoints.Handshake,
 		OnSession: func(s link.Session) { c.client.BeginSession(s) },
-		Calls:     c, Direct: direct{c, o.Creds},
+		Calls:     c, CallCreds: o.Creds,
+		Whole: func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return preparing{conn} },
 	}
-	if idle != nil {
-		cfg.IdleTimeout, cfg.Active = o.IdleTimeout, idle.Active
+	if c.idle != nil {
+		cfg.IdleTimeout, cfg.Active = o.IdleTimeout, c.idle.Active
 	}
 	if o.Conn == nil && o.Proxied() {
 		cfg.Dial = nil
@@ -45,19 +55,39 @@ func newBalanced(target string, o *options.Dial) (*ClientConn, error) {
 	if c.channel, err = balance.New(cfg); err != nil {
 		return nil, named(err)
 	}
-	c.remote, c.idle = c.channel.Conn(), idle
-	c.state = c.remote
 	own := o.ClientConfig
 	own.Balancer = c.channel
-	c.client = c.newClient(own, c.channel.Authority(), o.UserAgent)
+	c.client = newClient(own, c.channel.Conn, c.channel.Authority(), o.UserAgent)
+	c.whole = whole{c.channel.Conn(), c.client, targets.Hint(target, o.Resolvers)}
 	if o.Persistent {
-		c.observe(func(s connectivity.State) {
+		c.Observe(func(s connectivity.State) {
 			if s == connectivity.Idle {
-				c.remote.Connect()
+				c.Connect()
 			}
 		})
 	}
-	return c, nil
+	return &ClientConn{target: target, maxAttempts: o.MaxAttempts, conn: c}, nil
+}
+
+// Invoke implements [connection].
+func (c *resolved) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	c.idle.Begin()
+	defer c.idle.End()
+	return c.whole.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements [connection].
+func (c *resolved) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return c.idle.Stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+		return c.whole.NewStream(ctx, desc, method, opts...)
+	})
+}
+
+// Close implements [connection].
+func (c *resolved) Close() error {
+	err := c.channel.Close()
+	c.client.Close(connector.ErrClosing)
+	return err
 }
 
 // transportOf returns the transport credentials that the options set, nil for none.
@@ -108,24 +138,6 @@ func forChannel(o *options.Dial) []grpc.DialOption {
 		opts = append(opts, grpc.WithMaxHeaderListSize(uint32(n)))
 	}
 	return opts
-}
-
-// direct makes calls that grpc-go must make as a whole. It implements [grpc.ClientConnInterface].
-type direct struct {
-	conn  *ClientConn
-	creds []credentials.PerRPCCredentials
-}
-
-func (d direct) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return d.conn.channel.Whole(d.creds).Invoke(ctx, method, forGRPC(args), reply, opts...)
-}
-
-func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := d.conn.channel.Whole(d.creds).NewStream(ctx, desc, method, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return remoteStream{s}, nil
 }
 
 var _ call.Balancer = (*balance.Channel)(nil)
