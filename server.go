@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -65,7 +66,7 @@ func NewServer(opts ...ServerOption) *Server {
 	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[*listening]struct{}), done: make(chan struct{})}
 	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, targets.SharedMemory(o.Memory, true)
 	cfg := o.ServerConfig
-	unary, stream := grpcserver.Interceptors(o.GRPC)
+	unary, stream := grpcinside.InterceptorsOf(o.GRPC)
 	cfg.Unary, cfg.Stream = slices.Concat(cfg.Unary, unary), slices.Concat(cfg.Stream, stream)
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)

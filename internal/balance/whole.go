@@ -16,6 +16,7 @@ import (
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls
+	stats bool                            // the handlers of wholeStats get the events
 }
 
 // Invoke implements [grpc.ClientConnInterface].
@@ -78,8 +79,8 @@ func wholeStats(h stats.Handler) stats.Handler {
 type onlyWhole struct{ inner stats.Handler }
 
 func isWhole(ctx context.Context) bool {
-	_, ok := ctx.Value(ownKey{}).(whole)
-	return ok
+	w, _ := ctx.Value(ownKey{}).(whole)
+	return w.stats
 }
 
 // TagRPC implements [stats.Handler].

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -102,7 +103,7 @@ func (c *Client) remove(s *clientStream) {
 func NewClient(cfg ClientConfig) *Client {
 	// The profiles are allocated separately: a call that a user keeps refers to a profile, and
 	// must not keep the client alive.
-	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
+	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(grpcinside.CompressorNames(), ",")}
 	profile.Check()
 	shared := new(link.Profile)
 	*shared = *profile

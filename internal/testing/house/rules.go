@@ -31,23 +31,25 @@ var Imports = []Rule{
 	{Pkg: "internal/scmrights"},
 	{Pkg: "internal/counters"},
 	{Pkg: "internal/link", May: []string{"internal/counters", "internal/wait"}},
+	// It has all that needs more of grpc-go than its public interfaces promise.
+	{Pkg: "internal/grpcinside", May: []string{"internal/link"}},
 	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
-	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/link", "internal/wait"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/grpcinside", "internal/link"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/wait"}},
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
 	// It lets grpc-go resolve and balance.
-	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/relay", May: []string{"internal/link"}},
-	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/link", "internal/wait"}},
+	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/grpcinside", "internal/link", "internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
