@@ -89,12 +89,12 @@ spelling:
 # longest begin first.
 UNIT = $(GO) test -vet=off -p=4 -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m
 # $(call packages,EXPRESSION) lists the packages of module $$m but those that match.
-packages = $$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v -E '/internal/testing/house|$(1)')
+packages = $$(case "$$m" in .) echo ./test ./internal/mux;; ./interop) echo ./promises;; esac) $$($(GO) list ./... | grep -v -E '/internal/testing/house|$(1)')
 # Tests of these have targets, and nothing else is tested there.
 OWN_TARGETS = /interop/(clients|cpp|fleet|proxies|targets)
 
 # Fuzz tests run over their seeds. go test repeats only what has changed. The tournament and the packages
-# below interop compare with other programs, and build these; make all-tests runs them. With -bench go test would
+# below interop but promises compare with other programs, and build these; make all-tests runs them. With -bench go test would
 # test one package at a time, so the flag goes to the tests themselves.
 .PHONY: all-tests race core-tests other-tests compiled
 unit all-tests race: export NEARCALL_RIVALS = none
@@ -367,7 +367,7 @@ comma        := ,
 .PHONY: cpp cpp-sanitized cpp-bench cpp-packages cpp-rows cpp-row-clang cpp-row-noexcept cpp-row-protobuf cpp-build cpp-tools
 cpp: cpp-build ## the C++ library and its tests, against each other and against Go
 	ctest --test-dir '$(CPP_BUILD)' --output-on-failure --timeout 120 --progress -j 2
-	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -vet=off -count=1 -timeout 15m ./...
+	cd interop/cpp && NEARCALL_CPP='$(CPP_BUILD)' $(GO) test -vet=off -count=1 -timeout 15m ./... ../promises
 
 cpp-sanitized: #: make cpp with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) cpp CPP_SANITIZE=address,undefined

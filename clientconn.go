@@ -21,10 +21,9 @@ import (
 // NewXClient functions accept it. Create one with [NewClient] or [Server.Client], and close it when
 // it is no longer needed. All methods are safe for concurrent use.
 type ClientConn struct {
-	target        string
-	serviceConfig string // of the connections that stand for c: JSON, as the user passed it
-	maxAttempts   int    // limit for serviceConfig's retry policies
-	conn          connection
+	opts   *options.Client
+	target string
+	conn   connection
 }
 
 // A connection is what a ClientConn makes calls with. There is one for each way to reach a target:
@@ -101,16 +100,16 @@ func init() {
 // NewClient returns an error if the target is malformed or not supported on this system,
 // or if an option is invalid or contradicts another.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
-	o := options.NewDial(opts)
-	o.Socket.Unix = unixAuthInfo
-	if o.Dialer != nil && o.Err == nil {
-		return newOneServer(target, target, connector.Config{Name: target, Dialer: o.Dialer, Backoff: targets.NearBackoff}, o).of, nil
+	o := options.NewClient(opts)
+	if o.SessionDialer != nil {
+		c, _ := newOneServer(target, target, connector.Config{Name: target, Dialer: o.SessionDialer, Backoff: targets.NearBackoff}, o)
+		return c.of, nil // with an invalid option, its calls fail
 	}
 	t, err := targets.Parse(target)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
-	case t.IsGRPC() && (t.Insists || o.OnlyGRPC):
+	case t.IsGRPC() && (t.Insists || o.WholeToGRPC):
 		return newWhole(target, t, o)
 	case t.IsGRPC():
 		return newResolved(target, o)
@@ -118,22 +117,28 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	return dialOneServer(target, t, o)
 }
 
+// idleness returns what detects that a connection with these options is idle.
+func idleness(o *options.Client) *connector.Idleness { return connector.NewIdleness(o.IdleAfter) }
+
+// caller returns what dialers need to know besides the options. idle counts the peer's calls.
+func caller(o *options.Client, idle *connector.Idleness) targets.Caller {
+	return targets.Caller{Accept: acceptPeer(o, idle), Unix: unixAuthInfo}
+}
+
 var logger = grpclog.Component("nearcall")
 
 const userAgent = "nearcall/" + Version
 
-// newClient returns a client that makes calls with cfg. grpc is GRPC of its connection, authority
-// the target's, and agent the user's user agent, "" for none.
-func newClient(cfg call.ClientConfig, grpc func() *grpc.ClientConn, authority, agent string) *call.Client {
+// newClient returns a client that makes calls with cfg. grpc is GRPC of its connection, and authority
+// the target's.
+func newClient(o *options.Client, cfg call.ClientConfig, grpc func() *grpc.ClientConn, authority string) *call.Client {
 	cfg.GRPC = grpc
-	if cfg.Authority == "" {
-		cfg.Authority = authority
-	}
+	cfg.Authority = o.AuthorityOr(authority)
 	cfg.UserAgent = userAgent
-	if agent != "" {
+	if agent := o.AgentPrefix; agent != "" {
 		cfg.UserAgent = agent + " " + userAgent
 	}
-	return call.NewClient(cfg)
+	return call.NewClient(o, cfg)
 }
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")

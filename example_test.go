@@ -634,6 +634,33 @@ func ExampleServer_GracefulStop() {
 	// after the stop: Unavailable
 }
 
+// Shutdown waits for running calls only until its context ends. Then it cancels the contexts of their
+// handlers. A program can call it when it receives SIGTERM, with the time that it has left.
+func ExampleServer_Shutdown() {
+	service := &depot{waiting: make(chan struct{}), shipped: make(chan struct{})} // which is never closed
+	srv := nearcall.NewServer()
+	orderspb.RegisterOrdersServer(srv, service)
+	conn := srv.Client()
+	defer conn.Close()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	replied := make(chan error)
+	go func() {
+		_, err := orderspb.NewOrdersClient(conn).Await(ctx, &orderspb.AwaitRequest{Id: 1})
+		replied <- err
+	}()
+	<-service.waiting // the call runs
+
+	patience, cancelPatience := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancelPatience()
+	fmt.Println("shutdown:", srv.Shutdown(patience))
+	fmt.Println("the call:", status.Code(<-replied))
+	// Output:
+	// shutdown: context deadline exceeded
+	// the call: Unavailable
+}
+
 // A ledger lists the same orders to every caller. It never modifies an order.
 type ledger struct {
 	orderspb.UnimplementedOrdersServer

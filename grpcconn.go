@@ -60,5 +60,5 @@ func (c *ClientConn) newGRPC(shut func() error) *grpc.ClientConn {
 // shown returns c for connections of grpc-go that stand for it. shut is called when one was closed; it
 // may be nil.
 func (c *ClientConn) shown(shut func() error) *grpcinside.Shown {
-	return &grpcinside.Shown{Target: c.target, ServiceConfig: c.serviceConfig, MaxAttempts: c.maxAttempts, Conn: c.conn, Shut: shut}
+	return &grpcinside.Shown{Target: c.target, ServiceConfig: c.opts.ConfigText(), MaxAttempts: c.opts.MaxCallAttempts, Conn: c.conn, Shut: shut}
 }

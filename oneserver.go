@@ -27,46 +27,50 @@ type oneServer struct {
 }
 
 // dialOneServer returns a connection to t, which has one of nearcall's own schemes.
-func dialOneServer(target string, t *targets.Target, o *options.Dial) (*ClientConn, error) {
+func dialOneServer(target string, t *targets.Target, o *options.Client) (_ *ClientConn, err error) {
 	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
-	if !o.Persistent && t.Scheme.Sockets {
-		cfg.Idle = connector.NewIdleness(o.IdleTimeout)
+	if t.Scheme.Sockets {
+		cfg.Idle = idleness(o)
 	}
-	serve(o, cfg.Idle)
-	authority, err := "", o.Err
-	if err == nil {
-		cfg.Dialer, authority, err = t.Dialer(o)
+	var authority string
+	if cfg.Dialer, authority, err = t.Dialer(o, caller(o, cfg.Idle)); err != nil {
+		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
+	c, err := newOneServer(target, authority, cfg, o)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	return newOneServer(target, authority, cfg, o).of, nil
+	c.persist()
+	return c.of, nil
 }
 
 // newOneServer returns a connection to target. It connects as the parameter how says, except
-// where an option in o says otherwise.
-func newOneServer(target, authority string, how connector.Config, o *options.Dial) *oneServer {
-	if o.Err != nil {
-		how.Dialer = connector.Failing{Err: o.Err}
+// where an option in o says otherwise. If an option is invalid, newOneServer returns its error, and
+// a connection whose calls fail with it.
+func newOneServer(target, authority string, how connector.Config, o *options.Client) (_ *oneServer, err error) {
+	var service *call.ServiceConfig
+	if o.ConfigJSON != nil {
+		if service, err = call.ConfigOf(o, *o.ConfigJSON); err != nil {
+			how.Dialer = connector.Failing{Err: err}
+		}
 	}
-	if o.Backoff != nil {
-		how.Backoff = *o.Backoff
+	if o.ConnectBackoff != nil {
+		how.Backoff = *o.ConnectBackoff
 	}
-	how.Timeout = o.Timeout
+	how.Options = o
 	c := new(oneServer)
 	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
 	c.Connector = connector.New(how)
-	c.of = &ClientConn{target: target, maxAttempts: o.MaxAttempts, conn: c}
-	if o.ServiceConfig != nil {
-		c.of.serviceConfig = *o.ServiceConfig
-	}
-	cfg := o.ClientConfig
-	cfg.Sessions = c.Connector
-	c.client = newClient(cfg, c.GRPC, authority, o.UserAgent)
-	if o.Persistent {
+	c.of = &ClientConn{opts: o, target: target, conn: c}
+	c.client = newClient(o, call.ClientConfig{Sessions: c.Connector, Service: service}, c.GRPC, authority)
+	return c, err
+}
+
+// persist makes the connection stay connected if the options say so.
+func (c *oneServer) persist() {
+	if c.Options.Persistent {
 		c.Persist()
 	}
-	return c
 }
 
 // Invoke implements [connection].

@@ -2,7 +2,6 @@ package nearcall
 
 import (
 	"context"
-	"math"
 	"net"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/stats"
 
-	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/options"
 )
 
@@ -26,30 +24,30 @@ type DialOption = options.DialOption
 //
 // Interceptors get the *grpc.ClientConn that [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.UnaryFirst = i }, grpc.WithUnaryInterceptor(i))
+	return options.SetClient(func(o *options.Client) { o.UnaryFirst = i }, grpc.WithUnaryInterceptor(i))
 }
 
 // WithChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func WithChainUnaryInterceptor(is ...grpc.UnaryClientInterceptor) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Unary = append(o.Unary, is...) }, grpc.WithChainUnaryInterceptor(is...))
+	return options.SetClient(func(o *options.Client) { o.ClientUnaryChain = append(o.ClientUnaryChain, is...) }, grpc.WithChainUnaryInterceptor(is...))
 }
 
 // WithStreamInterceptor sets the outermost interceptor of streams. If it is given more
 // than once the last one counts.
 func WithStreamInterceptor(i grpc.StreamClientInterceptor) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.StreamFirst = i }, grpc.WithStreamInterceptor(i))
+	return options.SetClient(func(o *options.Client) { o.StreamFirst = i }, grpc.WithStreamInterceptor(i))
 }
 
 // WithChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func WithChainStreamInterceptor(is ...grpc.StreamClientInterceptor) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...))
+	return options.SetClient(func(o *options.Client) { o.ClientStreamChain = append(o.ClientStreamChain, is...) }, grpc.WithChainStreamInterceptor(is...))
 }
 
 // WithStatsHandler adds a stats handler. It can be given more than once. A nil handler is ignored.
 func WithStatsHandler(h stats.Handler) DialOption {
-	return options.SetDial(func(o *options.Dial) {
+	return options.SetClient(func(o *options.Client) {
 		if h != nil {
-			o.Stats = append(o.Stats, h)
+			o.ClientStats = append(o.ClientStats, h)
 		}
 	}, grpc.WithStatsHandler(h))
 }
@@ -63,51 +61,47 @@ func WithStatsHandler(h stats.Handler) DialOption {
 // accepts only credentials from [NewTLS]. Per-RPC credentials that require transport security
 // are sent over private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Transport = creds }, grpc.WithTransportCredentials(creds))
+	return options.SetClient(func(o *options.Client) { o.TransportCreds = creds }, grpc.WithTransportCredentials(creds))
 }
 
 // WithCredentialsBundle combines [WithTransportCredentials] and
 // [WithPerRPCCredentials]. It cannot be used together with WithTransportCredentials.
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		o.Bundle = b
+	return options.SetClient(func(o *options.Client) {
+		o.BundleCreds = b
 		if creds := b.PerRPCCredentials(); creds != nil {
-			o.Creds = append(o.Creds, creds)
+			o.PerRPC = append(o.PerRPC, creds)
 		}
 	}, grpc.WithCredentialsBundle(b))
 }
 
 // WithPerRPCCredentials adds credentials to every call.
 func WithPerRPCCredentials(creds credentials.PerRPCCredentials) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Creds = append(o.Creds, creds) }, grpc.WithPerRPCCredentials(creds))
+	return options.SetClient(func(o *options.Client) { o.PerRPC = append(o.PerRPC, creds) }, grpc.WithPerRPCCredentials(creds))
 }
 
 // WithDefaultCallOptions sets call options that are applied before those of each call.
 func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...))
+	return options.SetClient(func(o *options.Client) { o.DefaultOptions = append(o.DefaultOptions, opts...) }, grpc.WithDefaultCallOptions(opts...))
 }
 
 // WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own targets these
 // parts apply: retryThrottling and, in methodConfig, timeout, waitForReady, the message sizes and
 // retryPolicy. With an invalid config [NewClient] fails, and the calls of [Server.Client] fail.
 func WithDefaultServiceConfig(json string) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.ServiceConfig = &json }, grpc.WithDefaultServiceConfig(json))
+	return options.SetClient(func(o *options.Client) { o.ConfigJSON = &json }, grpc.WithDefaultServiceConfig(json))
 }
 
 // WithDisableRetry disables retries by a service config's retryPolicy. Calls that no
 // handler has seen are still retried.
 func WithDisableRetry() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.NoRetry = true }, grpc.WithDisableRetry())
+	return options.SetClient(func(o *options.Client) { o.NoRetry = true }, grpc.WithDisableRetry())
 }
 
 // WithMaxCallAttempts limits the attempts of a call, the first included, if its retryPolicy
 // allows more. The default is 5. Values below 2 select the default.
 func WithMaxCallAttempts(n int) DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		if o.MaxAttempts = n; n < 2 {
-			o.MaxAttempts = call.DefaultMaxCallAttempts
-		}
-	}, grpc.WithMaxCallAttempts(n))
+	return options.SetClient(func(o *options.Client) { o.MaxCallAttempts = n }, grpc.WithMaxCallAttempts(n))
 }
 
 // WithIdleTimeout sets how long a connection without calls stays open. After that time, or up to a
@@ -115,9 +109,9 @@ func WithMaxCallAttempts(n int) DialOption {
 // [ClientConn.Connect]. The default is 30 minutes; 0 disables the timeout, and a negative one is as
 // short as possible. In process it has no effect: an idle connection holds nothing worth closing.
 func WithIdleTimeout(d time.Duration) DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		if o.IdleTimeout = d; d < 0 {
-			o.IdleTimeout = 1 // as in grpc-go
+	return options.SetClient(func(o *options.Client) {
+		if o.IdleAfter = d; d < 0 {
+			o.IdleAfter = 1 // as in grpc-go
 		}
 	}, grpc.WithIdleTimeout(d))
 }
@@ -127,7 +121,7 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // host. With shared memory the network of the call's peer address is "shm". It has no effect on
 // shm: targets.
 func WithDisableSharedMemory() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.NoUpgrade = true })
+	return options.SetClient(func(o *options.Client) { o.NoSharedMemory = true })
 }
 
 // WithMaxSharedMemory limits the shared memory that the client's connection uses, in bytes. The
@@ -143,13 +137,13 @@ func WithDisableSharedMemory() DialOption {
 // have arrived count towards a second limit of the same size until the program receives them.
 // Messages beyond the limit are lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Memory = max(bytes, 1) })
+	return options.SetClient(func(o *options.Client) { o.MaxMemory = max(bytes, 1) })
 }
 
 // WithDisableSpinning makes callers that wait for a reply from another process, or for room to
 // write a large message, block in the system at once: see [DisableSpinning].
 func WithDisableSpinning() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.NoSpin = true })
+	return options.SetClient(func(o *options.Client) { o.NoSpinning = true })
 }
 
 // WithConnectParams sets the backoff between connection attempts, and how long an attempt can take
@@ -159,38 +153,38 @@ func WithDisableSpinning() DialOption {
 // the backoff after it, whichever is longer. Without this option MinConnectTimeout is 20 s, and in
 // p it is 0 by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Backoff, o.Timeout = &p.Backoff, p.MinConnectTimeout }, grpc.WithConnectParams(p))
+	return options.SetClient(func(o *options.Client) { o.ConnectBackoff, o.ConnectTimeout = &p.Backoff, p.MinConnectTimeout }, grpc.WithConnectParams(p))
 }
 
 // WithInitialWindowSize sets the flow-control window of a stream, as [InitialWindowSize] does for the
 // other direction: it limits how many bytes a handler can send before the caller has received them.
 func WithInitialWindowSize(bytes int32) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes))
+	return options.SetClient(func(o *options.Client) { o.Given.StreamBytes = bytes }, grpc.WithInitialWindowSize(bytes))
 }
 
 // WithMaxHeaderListSize limits the size of a response's header, and separately that of its
 // trailer, in bytes, by the rules of [MaxHeaderListSize]. A call whose header or trailer is larger
 // fails with Internal.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes))
+	return options.SetClient(func(o *options.Client) { o.Given.HeaderBytes = bytes }, grpc.WithMaxHeaderListSize(bytes))
 }
 
 // WithUserAgent prepends ua to the user-agent that handlers see.
 func WithUserAgent(ua string) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.UserAgent = ua }, grpc.WithUserAgent(ua))
+	return options.SetClient(func(o *options.Client) { o.AgentPrefix = ua }, grpc.WithUserAgent(ua))
 }
 
 // WithAuthority sets the :authority that handlers see. The server's certificate must be valid for
 // it. The default is the server name of the transport credentials if they have one; otherwise it is
 // NAME of an inproc: target, HOST:PORT of a tcp: target, and localhost for unix: and shm: targets.
 func WithAuthority(authority string) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Authority = authority }, grpc.WithAuthority(authority))
+	return options.SetClient(func(o *options.Client) { o.UserAuthority = authority }, grpc.WithAuthority(authority))
 }
 
 // WithImmutableMessages promises that the client program does not modify a message after
 // it was sent or received on this connection. See [ImmutableMessages].
 func WithImmutableMessages() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Shared = true })
+	return options.SetClient(func(o *options.Client) { o.ClientImmutable = true })
 }
 
 // WithKeepaliveParams sets the client's keepalive. As in gRPC, pings are sent only if p.Time is
@@ -198,13 +192,13 @@ func WithImmutableMessages() DialOption {
 // least 10 s; Timeout is 20 s by default. The client increases Time if the server's
 // [KeepaliveEnforcementPolicy] requires it. In process the option has no effect.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.Keepalive = p }, grpc.WithKeepaliveParams(p))
+	return options.SetClient(func(o *options.Client) { o.Given.Client = p }, grpc.WithKeepaliveParams(p))
 }
 
 // WithInitialConnWindowSize sets the flow-control window of a connection, as [InitialConnWindowSize]
 // does for the other direction.
 func WithInitialConnWindowSize(bytes int32) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes))
+	return options.SetClient(func(o *options.Client) { o.Given.ConnBytes = bytes }, grpc.WithInitialConnWindowSize(bytes))
 }
 
 // WithContextDialer sets the function that opens connections to other processes. As in grpc-go,
@@ -223,13 +217,13 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // client asks the other end which protocol it speaks. Within a WebSocket that is not possible: use
 // a ws:// target, whose dialer opens the TCP connection below.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
+	return options.SetClient(func(o *options.Client) { o.ConnDialer = dial }, grpc.WithContextDialer(dial))
 }
 
 // WithResolvers adds name resolvers. They precede the registered ones. They affect only targets
 // that are not nearcall's own.
 func WithResolvers(rs ...resolver.Builder) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Resolvers = append(o.Resolvers, rs...) }, grpc.WithResolvers(rs...))
+	return options.SetClient(func(o *options.Client) { o.UserResolvers = append(o.UserResolvers, rs...) }, grpc.WithResolvers(rs...))
 }
 
 // WithDisableServiceConfig makes the client ignore service configs from resolvers.
@@ -243,19 +237,19 @@ func WithDisableHealthCheck() DialOption { return forChannelToo(grpc.WithDisable
 // that are not nearcall's own use them, as in grpc-go. The variable HTTPS_PROXY also turns off
 // addresses of resolvers that are targets of nearcall's, such as inproc:NAME.
 func WithNoProxy() DialOption {
-	return options.SetDial(func(o *options.Dial) {
-		o.NoProxy = true
-		o.Channel = append(o.Channel, grpc.WithNoProxy())
+	return options.SetClient(func(o *options.Client) {
+		o.NoEnvProxy = true
+		o.ChannelOptions = append(o.ChannelOptions, grpc.WithNoProxy())
 	}, grpc.WithNoProxy())
 }
 
 func forChannelToo(opt grpc.DialOption) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Channel = append(o.Channel, opt) }, opt)
+	return options.SetClient(func(o *options.Client) { o.ChannelOptions = append(o.ChannelOptions, opt) }, opt)
 }
 
 // WithGRPCDialOptions passes options to grpc-go. Targets that are not nearcall's own then go to
 // grpc-go as a whole, as grpc:TARGET does, because nearcall cannot read the options.
 // NewClient logs that.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
-	return options.SetDial(func(o *options.Dial) { o.OnlyGRPC = true }, opts...)
+	return options.SetClient(func(o *options.Client) { o.WholeToGRPC = true }, opts...)
 }

@@ -1,7 +1,6 @@
 package nearcall
 
 import (
-	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,8 +10,6 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/tap"
 
-	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/targets"
 )
@@ -35,7 +32,7 @@ func UnaryInterceptor(i grpc.UnaryServerInterceptor) ServerOption {
 
 // ChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func ChainUnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Unary = append(o.Unary, is...) })
+	return options.SetServer(func(o *options.Server) { o.ServerUnaryChain = append(o.ServerUnaryChain, is...) })
 }
 
 // StreamInterceptor sets the outermost interceptor of streams. It panics if it is given
@@ -51,7 +48,7 @@ func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
 
 // ChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Stream = append(o.Stream, is...) })
+	return options.SetServer(func(o *options.Server) { o.ServerStreamChain = append(o.ServerStreamChain, is...) })
 }
 
 // InTapHandle sets a function that is asked before a call is accepted, over every path. It may
@@ -62,10 +59,10 @@ func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 // clients over [Server.ServeHTTP]. InTapHandle panics if it is given twice.
 func InTapHandle(h tap.ServerInHandle) ServerOption {
 	return options.SetServer(func(o *options.Server) {
-		if o.Tap != nil {
+		if o.TapHandle != nil {
 			panic("nearcall: the tap handle was already set; call both functions in one")
 		}
-		o.Tap = h
+		o.TapHandle = h
 	})
 }
 
@@ -74,7 +71,7 @@ func InTapHandle(h tap.ServerInHandle) ServerOption {
 func StatsHandler(h stats.Handler) ServerOption {
 	return options.SetServer(func(o *options.Server) {
 		if h != nil {
-			o.Stats = append(o.Stats, h)
+			o.ServerStats = append(o.ServerStats, h)
 		}
 	})
 }
@@ -104,7 +101,7 @@ func MaxSendMsgSize(bytes int) ServerOption {
 // enforces a second limit: while n handlers of a connection run, it reads no further calls of
 // that connection, as in grpc-go.
 func MaxConcurrentStreams(n uint32) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.MaxStreams, o.Socket.MaxStreams = n, n })
+	return options.SetServer(func(o *options.Server) { o.SetMaxStreams(n) })
 }
 
 // InitialWindowSize sets the flow-control window of a stream. It limits how many bytes a caller
@@ -113,46 +110,42 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 // where the default window grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
 // clients the default is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
-	n := int(bytes)
-	if n != 0 {
-		n = max(n, 64<<10)
-	}
-	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = n, n })
+	return options.SetServer(func(o *options.Server) { o.Given.StreamBytes = bytes })
 }
 
 // UnknownServiceHandler sets the handler of calls to methods that are not registered.
 // It gets a stream, even if the caller makes a unary call.
 func UnknownServiceHandler(h grpc.StreamHandler) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Unknown = h })
+	return options.SetServer(func(o *options.Server) { o.UnknownServices = h })
 }
 
 // ForceServerCodecV2 encodes and decodes all messages with c, whatever content-subtype
 // the client requests.
 func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Codec, o.ForcedCodec = codec.WrapV2(c), c })
+	return options.SetServer(func(o *options.Server) { o.ForcedCodec = c })
 }
 
 // WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The default is false.
 func WaitForHandlers(wait bool) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.ServerConfig.WaitForHandlers = wait })
+	return options.SetServer(func(o *options.Server) { o.AwaitHandlers = wait })
 }
 
 // A Placement says on which goroutines handlers run: see [HandlerPlacement].
-type Placement = call.Placement
+type Placement = options.Placement
 
 const (
 	// Auto runs the handler of a unary call in process on its caller's goroutine if the caller's
 	// context cannot be cancelled. The goroutine that reads a connection from another process runs
 	// unary handlers that have been quick so far. All other handlers run on goroutines of the
 	// server.
-	Auto Placement = call.Auto
+	Auto Placement = options.Auto
 
 	// Inline runs the handlers of all unary calls in process on their callers' goroutines, even
 	// if the callers' contexts can be cancelled. This saves the switch to another goroutine,
 	// which is most of the cost of a small call. In return a caller that is cancelled, or whose
 	// deadline passes, waits until the handler returns. Use it if handlers are quick or watch
 	// their contexts. For calls from other processes Inline is the same as Auto.
-	Inline Placement = call.Inline
+	Inline Placement = options.Inline
 
 	// Workers runs all handlers on goroutines of the server. Use it in these cases:
 	//
@@ -161,12 +154,12 @@ const (
 	//   - A usually quick handler that once takes longer must not delay the other calls of its
 	//     connection by some milliseconds.
 	//   - The program waits for callers after Close or Stop: see [ClientConn.Close].
-	Workers Placement = call.OnWorkers
+	Workers Placement = options.OnWorkers
 )
 
 // HandlerPlacement sets the goroutines on which handlers run. The default is [Auto].
 func HandlerPlacement(p Placement) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Placement = p })
+	return options.SetServer(func(o *options.Server) { o.PlaceHandlers = p })
 }
 
 // ImmutableMessages promises that the server's handlers and interceptors do not modify a message
@@ -177,7 +170,7 @@ func HandlerPlacement(p Placement) ServerOption {
 // Size limits still apply. Messages that marshalling would refuse, such as those with
 // invalid UTF-8, are not detected. Breaking the promise is a data race.
 func ImmutableMessages() ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Shared = true })
+	return options.SetServer(func(o *options.Server) { o.ServerImmutable = true })
 }
 
 // Creds sets the transport credentials of connections from other processes, for all listeners and
@@ -186,14 +179,14 @@ func ImmutableMessages() ServerOption {
 // [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
 // [UnixAuthInfo] identifies their peers on Linux. Connections in process are always private.
 func Creds(creds credentials.TransportCredentials) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.Creds = targets.Secured(creds) })
+	return options.SetServer(func(o *options.Server) { o.ServerCreds = targets.Secured(creds) })
 }
 
 // KeepaliveParams sets the server's keepalive, and the maximum age and idle time of connections.
 // As in gRPC, p.Time is at least 1 s and by default 2 h, p.Timeout is by default 20 s, and age and
 // idle time are by default unlimited. In process the option has no effect.
 func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.ServerKeepalive = p })
+	return options.SetServer(func(o *options.Server) { o.Given.Server = p })
 }
 
 // KeepaliveEnforcementPolicy limits how often a client can ping. As in gRPC, by default a client
@@ -201,14 +194,14 @@ func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 // the policy and comply with it. A client that violates the policy is disconnected. In process the
 // option has no effect.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.Enforcement = p })
+	return options.SetServer(func(o *options.Server) { o.Given.Enforcement = p })
 }
 
 // InitialConnWindowSize sets the flow-control window of a connection from another process: how many
 // bytes all of its callers together can send before the server has read them. The default is 2 MiB;
 // the minimum is the window of a stream. In process only streams have windows.
 func InitialConnWindowSize(bytes int32) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.ConnWindow = max(int(bytes), 0) })
+	return options.SetServer(func(o *options.Server) { o.Given.ConnBytes = bytes })
 }
 
 // MaxHeaderListSize limits the header of a call from another process, in bytes. The default is 16
@@ -219,14 +212,14 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // clients it is 64 KiB by default and at most 1 MiB, and a header can have one field for each 32
 // bytes of the limit, but always up to 100 fields. In process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
+	return options.SetServer(func(o *options.Server) { o.Given.HeaderBytes = bytes })
 }
 
 // DisableSharedMemory makes connections stay sockets: those of unix: listeners, which become shared
 // memory on Linux if a client of the same user offers it, and those over TCP, which move there if
 // the client is on the same host. It has no effect on shm: listeners.
 func DisableSharedMemory() ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.NoUpgrade = true })
+	return options.SetServer(func(o *options.Server) { o.NoSharedMemory = true })
 }
 
 // MaxSharedMemory limits the shared memory that all connections of the server use together, in
@@ -246,7 +239,7 @@ func DisableSharedMemory() ServerOption {
 // messages that have arrived count until the program receives them. Messages beyond the limit are
 // lost: receiving one fails with ResourceExhausted. Package metrics reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Memory = max(bytes, 1) })
+	return options.SetServer(func(o *options.Server) { o.MaxMemory = max(bytes, 1) })
 }
 
 // DisableSpinning makes the server's connections block in the system as soon as they wait for
@@ -255,7 +248,7 @@ func MaxSharedMemory(bytes int64) ServerOption {
 // paid off before, and if there is more than one processor. A call for which no thread must be
 // woken takes a fraction of the time, and usually less processor time as well.
 func DisableSpinning() ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.NoSpin = true })
+	return options.SetServer(func(o *options.Server) { o.NoSpinning = true })
 }
 
 // ConnectionTimeout limits how long the setup of a connection from another process can take,
@@ -265,7 +258,7 @@ func ConnectionTimeout(d time.Duration) ServerOption {
 	if d <= 0 {
 		d = -1 // the deadline has passed, also by a coarse clock; 0 is the default
 	}
-	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = d })
+	return options.SetServer(func(o *options.Server) { o.HandshakeTime = d })
 }
 
 // A ClientKind is a set of kinds of clients other than nearcall's: see [OtherClients].
@@ -289,7 +282,7 @@ const (
 // take WebSockets.
 func OtherClients(kinds ClientKind) ServerOption {
 	return options.SetServer(func(o *options.Server) {
-		o.GRPCClients, o.WebClients = kinds&GRPCClients != 0, kinds&WebClients != 0
+		o.TakesGRPC, o.TakesWeb = kinds&GRPCClients != 0, kinds&WebClients != 0
 	})
 }
 
@@ -302,5 +295,5 @@ func OtherClients(kinds ClientKind) ServerOption {
 // of connections and [grpc.InTapHandle] have no effect on [Server.ServeHTTP]. For all clients there
 // is [InTapHandle].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
+	return options.SetServer(func(o *options.Server) { o.GRPCOptions = append(o.GRPCOptions, opts...) })
 }

@@ -3,6 +3,7 @@ package nearcall
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,9 +22,9 @@ import (
 //
 // Calls of both directions share only the connection's window. Services, interceptors,
 // limits and [MaxConcurrentStreams] are those of s. Several clients can share s, and s can serve
-// listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls from the server,
-// but close no client's connection. When a connection is closed, the server's calls over it are
-// cancelled.
+// listeners as well. [Server.Stop], [Server.GracefulStop] and [Server.Shutdown] of s end the calls
+// from the server, but close no client's connection. When a connection is closed, the server's
+// calls over it are cancelled.
 //
 // The server can call the client while the connection exists. A client that makes no calls itself
 // needs [WithPersistentConnection]. Without it a connection is made only for the first call, and
@@ -32,9 +33,9 @@ import (
 // NewClient returns an error if the target goes to grpc-go as a whole, as grpc:TARGET does: its
 // servers make no calls.
 func WithServer(s *Server) DialOption {
-	return options.SetDial(func(o *options.Dial) {
+	return options.SetClient(func(o *options.Client) {
 		if s != nil {
-			o.Server, o.Socket.MaxStreams = s.core, s.sockets.MaxStreams
+			o.SetPeerServer(s.core, s.opts)
 		}
 	})
 }
@@ -44,7 +45,7 @@ func WithServer(s *Server) DialOption {
 // serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go as a whole, as
 // grpc:TARGET does.
 func WithPersistentConnection() DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Persistent = true })
+	return options.SetClient(func(o *options.Client) { o.Persistent = true })
 }
 
 // PeerConnOptions sets the options of the connections that [PeerConn] returns in handlers
@@ -53,7 +54,7 @@ func WithPersistentConnection() DialOption {
 // network have no effect; an invalid [WithDefaultServiceConfig] makes calls fail with
 // Unavailable. Calls have the authority localhost by default.
 func PeerConnOptions(opts ...DialOption) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Peer = append(o.Peer, opts...) })
+	return options.SetServer(func(o *options.Server) { o.PeerOptions = append(o.PeerOptions, opts...) })
 }
 
 // PeerConn returns a connection for calls to the peer. In a server's handler the peer is the
@@ -90,15 +91,14 @@ var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or take
 
 // peerConn returns a connection that makes calls over session until the session ends.
 func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
-	o := options.NewDial(s.opts.Peer)
+	o := options.NewClient(s.opts.PeerOptions)
 	d := &peerDialer{session: peerSession{session}}
 	how := connector.Config{Dialer: d, Backoff: targets.NearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
 	target := "peer:"
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
 	}
-	o.Persistent = false
-	d.conn = newOneServer(target, "localhost", how, o)
+	d.conn, _ = newOneServer(target, "localhost", how, o) // with an error, its calls fail
 	return d.conn.of
 }
 
@@ -125,11 +125,25 @@ func (peerSession) Retire() {}
 
 func (peerSession) Close(error) error { return nil }
 
-// serve makes the server of WithServer, if there is one, accept the peer's calls. idle counts
-// them; it may be nil.
-func serve(o *options.Dial, idle *connector.Idleness) {
-	if o.Server == nil {
-		return
+// acceptPeer returns the function by which the server of WithServer accepts the peer's calls, nil
+// without a server. idle counts them; it may be nil.
+func acceptPeer(o *options.Client, idle *connector.Idleness) func(link.Session) link.Acceptor {
+	if o.PeerServer == nil {
+		return nil
 	}
-	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, idle) }
+	return func(session link.Session) link.Acceptor { return o.PeerServer.AcceptClient(session, idle) }
+}
+
+// checkWhole returns an error if the options do not fit a target that goes to grpc-go as a whole.
+func checkWhole(o *options.Client) error {
+	name := ""
+	switch {
+	case o.PeerServer != nil:
+		name = "WithServer"
+	case o.Persistent:
+		name = "WithPersistentConnection"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s needs a target of nearcall's own, such as tcp:HOST:PORT or unix:PATH: this one goes to grpc-go; leave the option out", name)
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"reflect"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -21,9 +20,9 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/targets"
-	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/transport/web"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/loop"
 )
@@ -37,39 +36,28 @@ import (
 type Server struct {
 	core    *call.Server
 	opts    *options.Server
-	sockets sock.Options  // of connections from other processes
-	web     *http1.Server // for HTTP clients
+	sockets sock.Options       // of connections from other processes; its Config is that of opts
+	web     *web.Server        // for HTTP clients
+	grpc    *grpcserver.Server // for ordinary gRPC clients
 
+	// See stop.go.
 	mu        sync.Mutex
-	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
-	listeners map[*listening]struct{}
-	stopped   bool // no further listener is served; handshakes may still go on
-	settled   bool // no handshake goes on, either
-	serving   sync.WaitGroup
-
-	done     chan struct{} // closed when Stop or GracefulStop has done its work
-	doneOnce sync.Once
-}
-
-// listening is the listener of one Serve or ServeConn. Only the goroutine that removes it from the
-// server's set closes it, so it is closed once: a second Close of a user's listener could do
-// anything.
-type listening struct {
-	net.Listener
-	over chan struct{} // closed when all handshakes have ended
+	listeners map[net.Listener]int // how many times each is being served
+	begun     stopKind             // which stops have begun
+	drained   chan struct{}        // closed when the graceful stop is over
+	closed    chan struct{}        // closed when the hard stop is over
+	serving   sync.WaitGroup       // counts listeners; none is added once a stop has begun
 }
 
 // NewServer returns a server without services. It accepts no calls before
 // [Server.Serve] or [Server.Client] is called.
 func NewServer(opts ...ServerOption) *Server {
 	o := options.NewServer(opts)
-	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[*listening]struct{}), done: make(chan struct{})}
-	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, targets.SharedMemory(o.Memory, true)
-	cfg := o.ServerConfig
-	unary, stream := grpcinside.InterceptorsOf(o.GRPC)
-	cfg.Unary, cfg.Stream = slices.Concat(cfg.Unary, unary), slices.Concat(cfg.Stream, stream)
-	cfg.PeerConn = s.peerConn
-	s.core = call.NewServer(cfg)
+	s := &Server{opts: o, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
+	s.sockets = sock.Options{Config: &o.Connections, Unix: unixAuthInfo, Upgrade: targets.SharedMemory(&o.Connections, true)}
+	unary, stream := grpcinside.InterceptorsOf(o.GRPCOptions)
+	s.core = call.NewServer(o, call.ServerConfig{Unary: unary, Stream: stream, PeerConn: s.peerConn})
+	s.grpc = grpcserver.New(s.grpcConfig)
 	s.web = s.webServer()
 	return s
 }
@@ -124,10 +112,10 @@ func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.serve
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
 // Serve accepts clients from lis and serves them until lis fails or the server is stopped. It
-// closes lis, once. When [Server.Stop] or [Server.GracefulStop] is called, Serve waits until that
-// has done its work, and returns nil. So a program whose main function returns after Serve loses
-// no reply. If Serve is called on a stopped server, it returns [grpc.ErrServerStopped]. A server
-// can serve several listeners at a time.
+// closes lis, once. When the server is stopped, Serve returns nil as soon as [Server.Stop],
+// [Server.GracefulStop] or [Server.Shutdown] has done its work. So a program whose main function
+// returns after Serve loses no reply. If Serve is called on a stopped server, it returns
+// [grpc.ErrServerStopped]. A server can serve several listeners at a time.
 //
 // lis comes from [Listen] or is any other net.Listener, such as one from package net, from
 // tls.NewListener or from systemd's socket activation, or a bufconn. One listener serves all kinds
@@ -142,16 +130,16 @@ func (s *Server) Serve(lis net.Listener) error {
 	}
 	sessions, ok := lis.(link.Listener)
 	if l, ok := lis.(registry.Listener); ok {
-		if err := targets.Configure(l, s.sockets, s.opts.StatelessResetKey); err != nil {
+		if err := targets.Configure(l, s.opts); err != nil {
 			_ = lis.Close()
 			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
 		}
 	}
 	if !ok {
 		l, _ := lis.(targets.Socket)
-		if l.NeedsTLS && s.sockets.Creds == nil {
+		if err := l.Check(s.opts); err != nil {
 			_ = lis.Close()
-			return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
+			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
 		}
 		if l.Listener != nil {
 			lis = l.Listener
@@ -159,27 +147,22 @@ func (s *Server) Serve(lis net.Listener) error {
 		over := s.sessionsOver(lis, l)
 		sessions, lis = over, over // its Close ends handshakes, too
 	}
-	open := s.open(lis)
-	if open == nil {
+	if !s.open(lis) {
 		_ = lis.Close()
 		return grpc.ErrServerStopped
 	}
 	err := sessions.Sessions(s.accept)
 	served := errors.Is(err, link.ErrServed) // by another server, which keeps the listener
-	mine, stopped := s.remove(open)
-	if mine && !served {
+	if !served {
 		_ = lis.Close()
 	}
-	close(open.over)
-	s.serving.Done()
-	if served {
+	s.remove(lis)
+	switch {
+	case served:
 		return fmt.Errorf("nearcall: cannot serve: %w", err)
-	}
-	if stopped {
-		<-s.done
+	case s.awaitStop():
 		return nil
-	}
-	if err == nil {
+	case err == nil:
 		err = fmt.Errorf("nearcall: the listener at %v was closed: %w", lis.Addr(), net.ErrClosed)
 	}
 	return err
@@ -190,18 +173,17 @@ func (s *Server) Serve(lis net.Listener) error {
 func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Listener {
 	o := s.sockets
 	o.RequireUpgrade = target.NeedsUpgrade
-	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
 	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path, Near: isBareTCP(lis)}
-	if s.opts.WebClients || target.Path != "" {
+	if s.opts.TakesWeb || target.Path != "" {
 		over.HTTP1 = s.web.Take
 	}
-	if s.opts.WebClients || s.opts.GRPCClients {
+	if s.opts.TakesWeb || s.opts.TakesGRPC {
 		over.HTTP2 = s.web.TakeHTTP2 // refuses web clients, in words, if the server does not take them
 	}
-	if s.opts.GRPCClients {
+	if s.opts.TakesGRPC {
 		over.GRPC = s.takeGRPC
 	}
-	over.Mixes = s.opts.WebClients && len(s.opts.GRPC) == 0 // net/http knows of no GRPCServerOptions
+	over.Mixes = s.opts.TakesWeb && !s.opts.HasGRPCOptions() // net/http knows of no GRPCServerOptions
 	return over
 }
 
@@ -224,31 +206,6 @@ func isBareTCP(lis net.Listener) bool {
 	return isBareTCP(below)
 }
 
-// open adds lis to the listeners that Stop closes and waits for. It returns nil if the server was
-// stopped.
-func (s *Server) open(lis net.Listener) *listening {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return nil
-	}
-	s.core.Start()
-	open := &listening{lis, make(chan struct{})}
-	s.listeners[open] = struct{}{}
-	s.serving.Add(1)
-	return open
-}
-
-// remove undoes what open did, except its change of s.serving. mine reports whether the caller
-// must close the listener.
-func (s *Server) remove(open *listening) (mine, stopped bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, mine = s.listeners[open]
-	delete(s.listeners, open)
-	return mine, s.stopped
-}
-
 // ServeConn serves one connection that the program already has, such as one end of a pair of
 // sockets or of a [net.Pipe], a stream that it has hijacked from another protocol, its standard
 // input and output, or an SSH channel. ServeConn serves it like a connection that Serve has
@@ -262,9 +219,8 @@ func (s *Server) remove(open *listening) (mine, stopped bool) {
 //
 // ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
 // if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
-// limit, [ConnectionTimeout]. When [Server.Stop] or [Server.GracefulStop] is called, ServeConn
-// waits until that has done its work. It returns [grpc.ErrServerStopped] if the server was stopped
-// before the handshake succeeded.
+// limit, [ConnectionTimeout]. When the server is stopped, ServeConn returns as Serve does, with
+// [grpc.ErrServerStopped] if the handshake had not succeeded before.
 func (s *Server) ServeConn(conn net.Conn) error {
 	if conn == nil {
 		return errors.New("nearcall: ServeConn needs a connection")
@@ -276,8 +232,7 @@ func (s *Server) ServeConn(conn net.Conn) error {
 		}
 		return s.sockets.Unix(p)
 	}
-	open := s.open(one)
-	if open == nil {
+	if !s.open(one) {
 		_ = conn.Close()
 		return grpc.ErrServerStopped
 	}
@@ -285,19 +240,13 @@ func (s *Server) ServeConn(conn net.Conn) error {
 	if b, ok := conn.(*sock.Begun); ok {
 		close(b.Over)
 	}
-	s.remove(open)
-	close(open.over)
-	s.serving.Done()
+	s.remove(one)
 	failed := err != nil
 	if !failed {
 		err = wait()
 	}
-	s.mu.Lock()
-	stopped := s.stopped
-	s.mu.Unlock()
 	switch {
-	case stopped:
-		<-s.done
+	case s.awaitStop():
 		if failed {
 			return grpc.ErrServerStopped
 		}
@@ -310,92 +259,10 @@ func (s *Server) ServeConn(conn net.Conn) error {
 
 // accept accepts a session.
 func (s *Server) accept(session link.Session) link.Acceptor {
-	if s.opts.Accept != nil {
-		return s.opts.Accept(session)
+	if s.opts.AcceptSession != nil {
+		return s.opts.AcceptSession(session)
 	}
 	return s.core.Accept(session)
-}
-
-// Stop closes all listeners and connections and cancels running calls, whose callers get
-// Unavailable. It waits for handlers to return only if [WaitForHandlers] is set. A caller
-// whose own goroutine runs the handler gets Unavailable when the handler returns: see
-// [ClientConn.Close]. A web client over HTTP/2 also gets it then, or loses its connection after
-// a second.
-func (s *Server) Stop() {
-	var inner sync.WaitGroup
-	if g := s.closeListeners(); g != nil {
-		inner.Go(g.Stop)
-	}
-	s.core.Stop()
-	s.web.Close(false)
-	inner.Wait()
-	s.serving.Wait()
-	s.doneOnce.Do(func() { close(s.done) })
-}
-
-// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits until running
-// calls have ended and their callers have received everything that was sent to them. Calls that a
-// client has made before it learns that the server is stopping are not refused. When GracefulStop
-// returns the program can exit. Clients that connected before GracefulStop was called get a second
-// for their handshake, so that a restart loses no call: see [TakeOver].
-//
-// It gives up on a client in another process that has read nothing for 10 seconds after the last
-// handler of its calls returned. It also gives up on a web client that has sent nothing of
-// its unary request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels
-// the contexts of the handlers, and GracefulStop returns when they have returned. A caller whose
-// own goroutine runs the handler is released when the handler returns: see [ClientConn.Close].
-// Calls of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client
-// for as long as its connection lasts.
-func (s *Server) GracefulStop() {
-	s.retireListeners()
-	s.web.Drain() // before calls are refused
-	var inner sync.WaitGroup
-	if g := s.closeListeners(); g != nil {
-		inner.Go(g.GracefulStop)
-	}
-	s.core.GracefulStop()
-	inner.Wait()
-	s.web.Close(true)
-	s.serving.Wait()
-	s.doneOnce.Do(func() { close(s.done) })
-}
-
-// retireListeners closes all listeners. It waits for the handshakes of connections that
-// clients have already made to sockets. No listener is added later.
-func (s *Server) retireListeners() {
-	s.mu.Lock()
-	s.stopped = true
-	var others, retiring []*listening
-	for open := range s.listeners {
-		if l, ok := open.Listener.(*sock.Listener); ok {
-			l.Retire()
-			retiring = append(retiring, open)
-		} else {
-			delete(s.listeners, open)
-			others = append(others, open)
-		}
-	}
-	s.mu.Unlock()
-	for _, open := range others {
-		_ = open.Close()
-	}
-	for _, open := range retiring {
-		<-open.over
-	}
-}
-
-// closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
-// nil if there is none. No listener and no such server is added later.
-func (s *Server) closeListeners() *grpcserver.Server {
-	s.mu.Lock()
-	s.stopped, s.settled = true, true
-	open, inner := s.listeners, s.grpc
-	s.listeners = nil
-	s.mu.Unlock()
-	for lis := range open {
-		_ = lis.Close()
-	}
-	return inner
 }
 
 // Client returns an in-process connection to the server. It needs neither a target nor Serve.
@@ -403,13 +270,14 @@ func (s *Server) closeListeners() *grpcserver.Server {
 // makes calls fail with Unavailable. Close the connection when it is no longer needed. After the
 // server was stopped, calls over the connection return Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
-	o := options.NewDial(opts)
-	serve(o, nil)
-	how := connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}
-	if o.Dialer == nil {
-		how.Dialer = serverDialer{s, inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}
+	o := options.NewClient(opts)
+	how := connector.Config{Dialer: o.SessionDialer, Backoff: targets.NearBackoff}
+	if how.Dialer == nil {
+		how.Dialer = serverDialer{s, inproc.Options{Config: &o.Connections, Accept: acceptPeer(o, nil)}}
 	}
-	return newOneServer("inproc:", "localhost", how, o).of
+	c, _ := newOneServer("inproc:", "localhost", how, o) // with an error, its calls fail
+	c.persist()
+	return c.of
 }
 
 // serverDialer dials a server of this process directly, without a name.

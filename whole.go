@@ -26,7 +26,7 @@ type whole struct {
 }
 
 // newWhole returns a connection to a target that goes to grpc-go as a whole.
-func newWhole(target string, t *targets.Target, o *options.Dial) (*ClientConn, error) {
+func newWhole(target string, t *targets.Target, o *options.Client) (*ClientConn, error) {
 	if err := checkWhole(o); err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
@@ -37,21 +37,7 @@ func newWhole(target string, t *targets.Target, o *options.Dial) (*ClientConn, e
 	if !t.Insists {
 		logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
 	}
-	return &ClientConn{target: target, conn: &whole{conn, preparing{conn}, targets.Hint(t.Rest, o.Resolvers)}}, nil
-}
-
-// checkWhole returns an error if the options do not fit a target that goes to grpc-go as a whole.
-func checkWhole(o *options.Dial) error {
-	name := ""
-	switch {
-	case o.Server != nil:
-		name = "WithServer"
-	case o.Persistent:
-		name = "WithPersistentConnection"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%s needs a target of nearcall's own, such as tcp:HOST:PORT or unix:PATH: this one goes to grpc-go; leave the option out", name)
+	return &ClientConn{opts: o, target: target, conn: &whole{conn, preparing{conn}, targets.Hint(t.Rest, o)}}, nil
 }
 
 // Invoke implements [connection]. It appends the hint to the error of a call that has not reached a

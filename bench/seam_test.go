@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 	"testing"
 
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
@@ -78,7 +78,7 @@ var seam = []struct {
 		return overLink(tb, func(link.Session) link.Acceptor { return barely{service{}} }, func() {})
 	}},
 	{"server", func(tb testing.TB) (func() error, func()) {
-		srv := call.NewServer(call.ServerConfig{MaxRecv: maxRecv, MaxSend: math.MaxInt32})
+		srv := call.NewServer(options.NewServer([]options.ServerOption{nearcall.MaxRecvMsgSize(maxRecv)}), call.ServerConfig{})
 		srv.Register(&testpb.TestService_ServiceDesc, service{}, nil)
 		return overLink(tb, srv.Accept, srv.Stop)
 	}},
@@ -104,7 +104,7 @@ const maxRecv = 4 << 20 // gRPC's default
 
 // overLink makes calls as the client of package call does, without enforcing gRPC's rules.
 func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func()) (do func() error, end func()) {
-	session, err := inproc.Connect("seam", inproc.Options{}, accept)
+	session, err := inproc.Connect("seam", inproc.Options{Config: &options.NewClient(nil).Connections}, accept)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -63,8 +63,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/options"
 )
 
@@ -80,8 +78,7 @@ func To(s *grpc.Server) nearcall.ServerOption {
 	}
 	f := &forwarder{to: s}
 	return options.SetServer(func(o *options.Server) {
-		o.Forward = &call.Forward{Handler: f.handle, Codec: codec.WrapV2(rawCodec{}), Services: s.GetServiceInfo}
-		o.ForwardCodec = rawCodec{}
+		o.ForwardTo = &options.Forward{Handler: f.handle, Codec: rawCodec{}, Services: s.GetServiceInfo}
 	})
 }
 

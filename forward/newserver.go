@@ -44,7 +44,7 @@ func NewServerWith(near ...nearcall.ServerOption) func([]grpc.ServerOption) *grp
 		h := &handshaker{TransportCredentials: insecure.NewCredentials(), pipes: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}}
 		h.server = grpc.NewServer(append([]grpc.ServerOption{grpc.Creds(h)}, opts...)...)
 		h.near = nearcall.NewServer(append(slices.Clone(near), nearcall.OtherClients(0), options.SetServer(func(o *options.Server) {
-			o.Accept, h.limit = h.accept, o.MaxRecv
+			o.AcceptSession, h.limit = h.accept, o.MaxRecv
 		}))...)
 		h.pipes.stopped = func() { go h.near.GracefulStop() } // it ends handshakes
 		return h.server

@@ -23,22 +23,22 @@ type worker struct {
 	turn chan struct{} // carries the turn to the task; buffered for one
 }
 
-// enqueue makes t ready. If no task has the turn, it gives the turn to t and returns t,
-// which the caller must resume. mu is held.
-func (b *baton) enqueue(t *task) *task {
+// enqueueLocked makes t ready. If no task has the turn, it gives the turn to t and returns t, which
+// the caller must resume.
+func (b *baton) enqueueLocked(t *task) *task {
 	l := b.loop
 	t.state = ready
 	l.ready.push(t)
 	if l.holder != nil {
 		return nil
 	}
-	return b.nextTurn()
+	return b.nextTurnLocked()
 }
 
-// nextTurn calls Loop.nextTurn. If the next task has not begun, nextTurn gives it an idle
-// worker, if there is one. The caller must resume the task. mu is held.
-func (b *baton) nextTurn() *task {
-	t := b.loop.nextTurn()
+// nextTurnLocked calls Loop.nextTurnLocked. If the next task has not begun, nextTurnLocked gives it
+// an idle worker, if there is one. The caller must resume the task.
+func (b *baton) nextTurnLocked() *task {
+	t := b.loop.nextTurnLocked()
 	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
 		w := b.idle[n-1]
 		b.idle = b.idle[:n-1]
@@ -62,7 +62,7 @@ func (b *baton) resume(t *task) {
 }
 
 func (b *baton) queue(t *task, _ bool) error {
-	next := b.enqueue(t)
+	next := b.enqueueLocked(t)
 	b.loop.mu.Unlock()
 	b.resume(next)
 	return nil
@@ -70,8 +70,8 @@ func (b *baton) queue(t *task, _ bool) error {
 
 func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	l := b.loop
-	t.makeTurn()
-	next := b.nextTurn()
+	t.makeTurnLocked()
+	next := b.nextTurnLocked()
 	l.mu.Unlock()
 	b.resume(next)
 	if done == nil {
@@ -89,7 +89,7 @@ func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 		<-t.turn
 		return nil
 	}
-	own := b.enqueue(t)
+	own := b.enqueueLocked(t)
 	l.mu.Unlock()
 	if own == nil {
 		<-t.turn
@@ -98,27 +98,27 @@ func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 }
 
 func (b *baton) yield(t *task) {
-	t.makeTurn()
+	t.makeTurnLocked()
 	t.state = ready
 	b.loop.ready.push(t)
-	next := b.nextTurn()
+	next := b.nextTurnLocked()
 	b.loop.mu.Unlock()
 	b.resume(next)
 	<-t.turn
 }
 
-// makeTurn ensures that t has a channel to receive its turn from. A task that runNow began
-// has no channel before its first wait. mu is held.
-func (t *task) makeTurn() {
+// makeTurnLocked ensures that t has a channel to receive its turn from. A task that runNow began
+// has no channel before its first wait.
+func (t *task) makeTurnLocked() {
 	if t.turn == nil {
 		t.turn = make(chan struct{}, 1)
 	}
 }
 
-// removeTask calls Loop.removeTask, and lets Close return after the last task. mu is held.
-func (b *baton) removeTask(t *task) {
-	b.loop.removeTask(t)
-	b.loop.signalIfEmpty()
+// removeTaskLocked calls Loop.removeTaskLocked, and lets Close return after the last task.
+func (b *baton) removeTaskLocked(t *task) {
+	b.loop.removeTaskLocked(t)
+	b.loop.signalIfEmptyLocked()
 }
 
 // work is the goroutine of w. It runs w.task. If the next task has not begun, work runs it,
@@ -129,9 +129,9 @@ func (b *baton) work(w *worker) {
 	for w.task != nil {
 		b.run(w.task)
 		l.mu.Lock()
-		b.removeTask(w.task)
+		b.removeTaskLocked(w.task)
 		w.task = nil
-		next := l.nextTurn()
+		next := l.nextTurnLocked()
 		if next != nil && next.turn == nil { // it has not begun: run it here
 			w.task, next.turn = next, w.turn
 			l.mu.Unlock()
@@ -166,8 +166,8 @@ func (b *baton) run(t *task) {
 // finishTask removes t, which has the turn, and passes the turn on.
 func (b *baton) finishTask(t *task) {
 	b.loop.mu.Lock()
-	b.removeTask(t)
-	next := b.nextTurn()
+	b.removeTaskLocked(t)
+	next := b.nextTurnLocked()
 	b.loop.mu.Unlock()
 	b.resume(next)
 }
@@ -178,8 +178,8 @@ func (b *baton) runNow(j wait.Job) bool {
 		l.mu.Unlock()
 		return false
 	}
-	t := l.newTask(j)
-	l.giveTurn(t)
+	t := l.newTaskLocked(j)
+	l.giveTurnLocked(t)
 	l.mu.Unlock()
 	b.run(t)
 	b.finishTask(t)
@@ -189,7 +189,7 @@ func (b *baton) runNow(j wait.Job) bool {
 func (b *baton) close() {
 	idle := b.idle
 	b.idle = nil
-	b.loop.signalIfEmpty()
+	b.loop.signalIfEmptyLocked()
 	b.loop.mu.Unlock()
 	for _, w := range idle {
 		w.turn <- struct{}{} // w.task is nil, so the worker ends

@@ -69,7 +69,7 @@ func (h *handlers) Yield() {
 func (h *handlers) RunNow(j wait.Job) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
-	if !l.acceptsTasks() {
+	if !l.acceptsTasksLocked() {
 		l.mu.Unlock()
 		return false
 	}

@@ -149,16 +149,16 @@ func (postJob) Cancelled(error) {}
 // the loop took j and start returns an error, the host has ended and j is dropped.
 func (l *Loop) start(handoff bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
-	if !l.acceptsTasks() {
+	if !l.acceptsTasksLocked() {
 		err := l.refusal
 		l.mu.Unlock()
 		return false, err
 	}
-	return true, l.engine.queue(l.newTask(j), handoff)
+	return true, l.engine.queue(l.newTaskLocked(j), handoff)
 }
 
-// newTask returns a task that will run j. mu is held.
-func (l *Loop) newTask(j wait.Job) *task {
+// newTaskLocked returns a task that will run j.
+func (l *Loop) newTaskLocked(j wait.Job) *task {
 	t := l.freeTasks
 	if t == nil {
 		t = &task{loop: l}
@@ -172,16 +172,16 @@ func (l *Loop) newTask(j wait.Job) *task {
 	return t
 }
 
-// nextTurn gives the turn to the first task in the ready queue and returns that task. If
-// none is ready, no task has the turn and nextTurn returns nil. mu is held.
-func (l *Loop) nextTurn() *task {
+// nextTurnLocked gives the turn to the first task in the ready queue and returns that task. If none
+// is ready, no task has the turn and nextTurnLocked returns nil.
+func (l *Loop) nextTurnLocked() *task {
 	t := l.ready.pop()
-	l.giveTurn(t)
+	l.giveTurnLocked(t)
 	return t
 }
 
-// giveTurn gives the turn to t. If t is nil, no task has the turn. mu is held.
-func (l *Loop) giveTurn(t *task) {
+// giveTurnLocked gives the turn to t. If t is nil, no task has the turn.
+func (l *Loop) giveTurnLocked(t *task) {
 	l.holder = t
 	l.turns++
 	if t == nil {
@@ -204,9 +204,9 @@ func (l *Loop) caller() *task {
 	return l.holder
 }
 
-// removeTask records that t, which has the turn, has ended, and keeps it for reuse. It
-// does not pass the turn on. mu is held.
-func (l *Loop) removeTask(t *task) {
+// removeTaskLocked records that t, which has the turn, has ended, and keeps it for reuse. It does
+// not pass the turn on.
+func (l *Loop) removeTaskLocked(t *task) {
 	t.state, t.id, t.job = ended, 0, nil
 	l.running.Store(0)
 	delete(l.live, t)
@@ -216,22 +216,22 @@ func (l *Loop) removeTask(t *task) {
 	}
 }
 
-// refuseTasks makes the loop refuse all new tasks with the error why, including those that its own
-// tasks start. An earlier error other than ErrClosed stays. mu is held.
-func (l *Loop) refuseTasks(why error) {
+// refuseTasksLocked makes the loop refuse all new tasks with the error why, including those that
+// its own tasks start. An earlier error other than ErrClosed stays.
+func (l *Loop) refuseTasksLocked(why error) {
 	l.closing = false
 	if l.refusal == nil || l.refusal == ErrClosed {
 		l.refusal = why
 	}
 }
 
-// acceptsTasks reports whether the caller may start a task. While Close waits, only tasks
-// of l may. mu is held.
-func (l *Loop) acceptsTasks() bool { return l.refusal == nil || l.closing && l.caller() != nil }
+// acceptsTasksLocked reports whether the caller may start a task. While Close waits, only tasks of
+// l may.
+func (l *Loop) acceptsTasksLocked() bool { return l.refusal == nil || l.closing && l.caller() != nil }
 
-// signalIfEmpty closes the channel in the field empty if the loop refuses tasks and no task is
-// left. mu is held.
-func (l *Loop) signalIfEmpty() {
+// signalIfEmptyLocked closes the channel in the field empty if the loop refuses tasks and no task
+// is left.
+func (l *Loop) signalIfEmptyLocked() {
 	if l.refusal == nil || len(l.live) > 0 {
 		return
 	}
@@ -242,7 +242,7 @@ func (l *Loop) signalIfEmpty() {
 	}
 	close(l.empty)
 	if l.watch != nil {
-		l.watch.stop()
+		l.watch.stopLocked()
 	}
 }
 
@@ -298,7 +298,7 @@ func (l *Loop) Close(ctx context.Context) error {
 // the cause.
 func (l *Loop) cancelTasks(why error) {
 	l.mu.Lock()
-	l.refuseTasks(why)
+	l.refuseTasksLocked(why)
 	jobs := make([]wait.Job, 0, len(l.live))
 	for t := range l.live {
 		jobs = append(append(jobs, t.job), t.within...)

@@ -114,6 +114,6 @@ func (p *pinned) leave() {
 	p.isRunning = false
 	if l.ready.first == nil {
 		p.driving = false
-		l.signalIfEmpty()
+		l.signalIfEmptyLocked()
 	}
 }

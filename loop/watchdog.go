@@ -58,7 +58,7 @@ func (w *watch) start() {
 		return
 	}
 	w.isRunning = true
-	w.noteTurn()
+	w.noteTurnLocked()
 	if w.timer == nil {
 		w.timer = time.AfterFunc(w.every(), w.tick)
 	} else {
@@ -66,8 +66,8 @@ func (w *watch) start() {
 	}
 }
 
-// noteTurn starts to measure the current turn. mu is held.
-func (w *watch) noteTurn() { w.turn, w.since, w.reported = w.loop.turns, time.Now(), false }
+// noteTurnLocked starts to measure the current turn.
+func (w *watch) noteTurnLocked() { w.turn, w.since, w.reported = w.loop.turns, time.Now(), false }
 
 func (w *watch) tick() {
 	l := w.loop
@@ -80,7 +80,7 @@ func (w *watch) tick() {
 	held := time.Since(w.since)
 	tells := l.turns == w.turn && !w.reported && held >= w.limit
 	if l.turns != w.turn {
-		w.noteTurn()
+		w.noteTurnLocked()
 	}
 	w.reported = w.reported || tells
 	number, turn := l.holder.number.Load(), w.turn
@@ -98,8 +98,8 @@ func (w *watch) tick() {
 	}
 }
 
-// stop stops the timer for good. mu is held.
-func (w *watch) stop() {
+// stopLocked stops the timer for good.
+func (w *watch) stopLocked() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}

@@ -8,6 +8,7 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -30,16 +31,17 @@ func (s *session) accept() {
 func (s *session) begin(qs *q.Stream) *stream {
 	st := &stream{session: s, qs: qs, holds: 2}
 	s.mu.Lock()
-	refused := link.IsClosed(s.drained) || s.ended != nil
+	refused := s.life.Drain() == lifecycle.Refusing || s.life.Reason() != nil
 	if !refused {
 		s.seen = numberOf(qs.StreamID())
 		s.served = true
 		s.live[st] = struct{}{}
+		s.perform(s.life.CallBegins())
 		st.round = s.round
 		if s.sweep == nil {
 			s.sweep = time.AfterFunc(beginTime, s.sweepLive)
 		}
-		s.refuseAfterLast()
+		s.checkAnswered()
 	}
 	s.mu.Unlock()
 	if !refused {
@@ -71,7 +73,7 @@ func (s *session) sweepLive() {
 		}
 	}
 	s.sweep = nil
-	if waiting && s.ended == nil {
+	if waiting && s.life.Reason() == nil {
 		s.sweep = time.AfterFunc(beginTime, s.sweepLive)
 	}
 	s.mu.Unlock()

@@ -23,7 +23,6 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 func TestACallIsQuietForLongerThanTheIdleTimeout(t *testing.T) {
@@ -31,7 +30,7 @@ func TestACallIsQuietForLongerThanTheIdleTimeout(t *testing.T) {
 		n := plainNetwork(t)
 		config, _ := testTLS()
 		serveOn(t, n.lis, service{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			time.Sleep(20 * idle)
+			time.Sleep(20 * 30 * time.Second)
 			return &testpb.SimpleResponse{}, ctx.Err()
 		}}, nearcall.Creds(nearcall.NewTLS(config)))
 		if _, err := n.client(t).UnaryCall(t.Context(), empty); err != nil {
@@ -159,7 +158,9 @@ func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
 		}
 		first := <-lis.sessions
 		first.mu.Lock()
-		close(first.drained) // without a DRAIN
+		first.life.CallBegins() // so that the session stays
+		first.life.StopAccepting(errors.New("the server is going away"))
+		first.life.PeerAnswers() // and nothing tells the client
 		first.mu.Unlock()
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
 			t.Error(err)
@@ -227,7 +228,7 @@ func TestTheServerMissesTheClientsCertificate(t *testing.T) {
 func TestCallsThatDoNotBeginAreReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		n := newNetwork(t, &registry.Settings{Options: sock.Options{MaxStreams: 10}}, func(link.Session) link.Acceptor { return accepted })
+		n := newNetwork(t, &registry.Settings{Config: serverOptions(nearcall.MaxConcurrentStreams(10))}, func(link.Session) link.Acceptor { return accepted })
 		c := n.dial(t, &registry.Settings{})
 		var quiet []*q.Stream
 		for range 10 {

@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	q "github.com/quic-go/quic-go"
+	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
@@ -92,6 +95,58 @@ func TestGracefulStopWaitsForSlowClient(t *testing.T) {
 				all.Wait()
 				if took := time.Since(began); took < 2*closeTimeout {
 					t.Errorf("it took only %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Shutdown waits for the calls, and cuts them off when its context ends.
+func TestShutdownWaitsUntilItsContextEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		patience time.Duration
+		took     time.Duration
+		err      error
+		call     codes.Code
+	}{
+		"the call ends":             {time.Minute, 20 * time.Second, nil, codes.OK},
+		"the context ends":          {5 * time.Second, 5 * time.Second, context.DeadlineExceeded, codes.Unavailable},
+		"the context ended earlier": {0, 0, context.DeadlineExceeded, codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := plainNetwork(t)
+				config, _ := testTLS()
+				var handler context.Context
+				srv := serveOn(t, n.lis, service{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					handler = ctx
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-time.After(20 * time.Second):
+						return &testpb.SimpleResponse{}, nil
+					}
+				}}, nearcall.Creds(nearcall.NewTLS(config)))
+				call := make(chan error, 1)
+				go func() {
+					_, err := n.client(t).UnaryCall(t.Context(), empty)
+					call <- err
+				}()
+				synctest.Wait()
+				begun := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
+				defer cancel()
+				if err := srv.Shutdown(ctx); err != c.err {
+					t.Errorf("Shutdown returns %v, want %v", err, c.err)
+				}
+				if took := time.Since(begun); took < c.took || took > c.took+time.Second {
+					t.Errorf("Shutdown returned after %v, want %v", took, c.took)
+				}
+				if err := handler.Err(); c.err != nil && err != context.Canceled {
+					t.Errorf("the handler's context ends with %v", err)
+				}
+				if err := <-call; status.Code(err) != c.call {
+					t.Errorf("the call ends with %v, want %v", err, c.call)
 				}
 			})
 		})

@@ -139,10 +139,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 func (s *session) handleDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.peerDone, s.leaving = true, true
-	s.refuse(fmt.Errorf("%s: the peer has left", s.name))
-	s.refuseCalls()
-	s.leaveIfIdle()
+	s.perform(s.life.PeerFinishes(fmt.Errorf("%s: the peer has left", s.name)))
 }
 
 // numberOf returns the number of the call on a stream: 1 for the first call of its side, then 2.

@@ -12,9 +12,9 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
-	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A dialer implements [link.Dialer].
@@ -105,8 +105,8 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		return nil, explain(err)
 	}
 	s := newSession(conn, sessionOptions{
-		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
-		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, liveness: livenessOf(d.config),
+		name: d.target, client: true, config: d.settings.Config,
+		handshake: handshake, gone: closeSocket, liveness: livenessOf(d.config), limits: lifecycle.Limits{Patience: closeTimeout},
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {
@@ -121,13 +121,6 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		}
 	}
 	return s, nil
-}
-
-func maxHeader(s *registry.Settings) int {
-	if s.MaxHeaderBytes == 0 {
-		return 16 << 20 // gRPC's default
-	}
-	return max(s.MaxHeaderBytes, wire.MinBlock)
 }
 
 // withCertificate returns a copy of c, and a flag that is set when the server asks for the

@@ -2,8 +2,8 @@ package quic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -24,89 +24,24 @@ import (
 //     It stops earlier if the peer does not answer in time or the session ends.
 //   - If a side leaves, it first drains, and then ends its control stream.
 
-// A drain is the state of a session's drains in both directions. Guarded by mu.
+// A drain is what a session knows of drains in both directions besides its life. Guarded by mu.
 type drain struct {
-	announced time.Time   // when the first DRAIN was sent; zero if it was not
-	answered  bool        // the peer has named its last call
-	awaited   uint64      // the number of that call
-	timer     *time.Timer // refuses calls if the peer does not answer; nil if no drain was announced
+	asked    bool   // this side has announced its drain
+	answered bool   // the peer has named its last call
+	awaited  uint64 // the number of that call
 
 	got   int    // how many DRAINs have arrived
 	takes uint64 // the number of the last of our calls that the peer accepts
 }
 
-// maxDraining is how long a side that drains accepts calls of a peer that does not answer and
-// still has calls open. It is grpc-go's value. If the peer has no calls open, the limit is the
-// constant closeTimeout.
-const maxDraining = time.Minute
-
 func (s *session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.announce()
-	if !s.client {
-		s.leaving = true
-		s.leaveIfIdle()
-	}
+	s.perform(s.life.StopAccepting(errors.New("the server is going away")))
 	return s.drained
 }
 
-// announce announces that no more calls will be accepted. A session without an acceptor never
-// accepts calls, so it skips the announcement and refuses them at once. mu is held.
-func (s *session) announce() {
-	d := &s.drain
-	switch {
-	case !d.announced.IsZero() || link.IsClosed(s.drained):
-	case s.control != nil && s.acceptor == nil:
-		s.refuseCalls()
-	default:
-		d.announced = time.Now()
-		d.timer = time.AfterFunc(closeTimeout, s.onDrainTimer)
-		s.say(announcement)
-	}
-}
-
 var announcement = wire.AppendDrain(nil, wire.NoLast)
-
-// sayDrain writes the frames of a drain that began before the control stream was open. mu is held.
-func (s *session) sayDrain() {
-	if !s.drain.announced.IsZero() {
-		s.say(announcement)
-	}
-	if link.IsClosed(s.drained) {
-		s.say(wire.AppendDrain(nil, s.seen))
-	}
-}
-
-// isDraining reports whether a drain was announced and calls are still accepted. mu is held.
-func (s *session) isDraining() bool { return !s.drain.announced.IsZero() && !link.IsClosed(s.drained) }
-
-// refuseCalls makes the session accept no more calls, and tells the peer which call was the last.
-// mu is held.
-func (s *session) refuseCalls() {
-	if link.IsClosed(s.drained) {
-		return
-	}
-	close(s.drained)
-	if s.drain.timer != nil {
-		s.drain.timer.Stop()
-	}
-	s.say(wire.AppendDrain(nil, s.seen))
-	s.leaveIfIdle()
-}
-
-// onDrainTimer refuses the calls of a peer that is late to answer.
-func (s *session) onDrainTimer() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !s.isDraining():
-	case !s.serves() || time.Since(s.drain.announced) >= maxDraining:
-		s.refuseCalls()
-	default:
-		s.drain.timer.Reset(closeTimeout)
-	}
-}
 
 // serves reports whether a call of the peer is open. mu is held.
 func (s *session) serves() bool {
@@ -118,10 +53,10 @@ func (s *session) serves() bool {
 	return false
 }
 
-// refuseAfterLast refuses calls once the peer's last call has arrived. mu is held.
-func (s *session) refuseAfterLast() {
-	if s.isDraining() && s.drain.answered && s.seen >= s.drain.awaited {
-		s.refuseCalls()
+// checkAnswered ends the drain once the peer's last call has arrived. mu is held.
+func (s *session) checkAnswered() {
+	if s.drain.answered && s.seen >= s.drain.awaited {
+		s.perform(s.life.PeerAnswers())
 	}
 }
 
@@ -130,11 +65,11 @@ func (s *session) handlePong(data [8]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := &s.drain
-	if d.announced.IsZero() || d.answered {
+	if !d.asked || d.answered {
 		return wire.ProtocolError("the peer answers what was not asked")
 	}
 	d.answered, d.awaited = true, binary.LittleEndian.Uint64(data[:])
-	s.refuseAfterLast()
+	s.checkAnswered()
 	return nil
 }
 
@@ -151,7 +86,7 @@ func (s *session) handleDrain(last uint64) error {
 		return wire.ProtocolError("the peer drains twice")
 	}
 	d.takes = last
-	s.refuse(reason)
+	s.perform(s.life.PeerDrains(reason))
 	s.peerDrains.Store(true)
 	for st := range s.live {
 		switch {
@@ -167,10 +102,6 @@ func (s *session) handleDrain(last uint64) error {
 		binary.LittleEndian.PutUint64(data[:], s.opened)
 		s.say(wire.AppendPing(nil, wire.KindPong, data))
 	}
-	if s.client {
-		s.leaving = true
-	}
-	s.leaveIfIdle()
 	s.mu.Unlock()
 	for _, st := range lost {
 		st.abort(link.Unprocessed{Err: reason}, false)

@@ -299,7 +299,7 @@ func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *ses
 	n := plainNetwork(t)
 	n.lis.pc = late(n.lis.pc, 0)
 	config, _ := testTLS()
-	if err := n.lis.Configure(&registry.Settings{TLS: config}); err != nil {
+	if err := n.lis.Configure(&registry.Settings{Config: serverOptions(), TLS: config}); err != nil {
 		t.Fatal(err)
 	}
 	go func() {

@@ -8,6 +8,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -41,63 +42,67 @@ const (
 // the session's mu.
 type stallCheck struct {
 	timer   *time.Timer // nil until the side waits for its peer
-	text    string      // why the connection is closed if the peer takes nothing
 	taken   int64       // see session.taken
 	takenAt time.Time   // when taken last changed
 	packets uint64      // how many packets have arrived
-	heardAt time.Time   // when packets last changed
+}
+
+// perform does what life says. mu is held.
+func (s *session) perform(do lifecycle.Task) {
+	if do&lifecycle.RefuseOwn != 0 {
+		close(s.done)
+		if !link.IsClosed(s.metOrDone) {
+			close(s.metOrDone)
+		}
+		for o := range s.opening {
+			o.cancel()
+		}
+	}
+	if do&lifecycle.Announce != 0 {
+		s.drain.asked = true
+		s.say(announcement)
+	}
+	if do&lifecycle.RefusePeer != 0 {
+		close(s.drained)
+		s.say(wire.AppendDrain(nil, s.seen))
+	}
+	if do&lifecycle.Finish != 0 && s.control != nil {
+		_ = s.control.Close()
+	}
+	if do&(lifecycle.Finish|lifecycle.EndCalls) != 0 {
+		s.watchPeer()
+	}
+	if do&lifecycle.Expire != 0 {
+		go func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, lifecycle.ErrOld)) }()
+	}
+	if do&lifecycle.Close != 0 {
+		go s.closeConn(wire.ByeDone, "") // both sides are finished
+	}
+	if do&lifecycle.SetTimer != 0 {
+		s.timer.Set(s.life.Next(), s.onTimer)
+	}
+}
+
+// onTimer does what is due in the session's life.
+func (s *session) onTimer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Fired()
+	do := s.life.Fire(s.serves())
+	if do&lifecycle.Close != 0 { // the peer has taken nothing
+		text := "the peer does not leave"
+		if reason := s.life.Reason(); reason != nil {
+			text = reason.Error()
+		}
+		go s.closeConn(wire.ByeClosed, text)
+	}
+	s.perform(do &^ lifecycle.Close)
 }
 
 func (s *session) Retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retire(errors.New("the connection is retired"))
-}
-
-// retire stops this side from making more calls, announces a drain, and lets the session end when
-// no call is left. mu is held.
-func (s *session) retire(reason error) {
-	s.refuse(reason)
-	s.announce()
-	s.leaving = true
-	s.leaveIfIdle()
-}
-
-// refuse stops this side from making more calls. New calls fail with reason. mu is held.
-func (s *session) refuse(reason error) {
-	if s.refusal != nil {
-		return
-	}
-	s.refusal = reason
-	close(s.done)
-	if !link.IsClosed(s.metOrDone) {
-		close(s.metOrDone)
-	}
-	for o := range s.opening {
-		o.cancel()
-	}
-}
-
-// leaveIfIdle ends the control stream, and then the connection, if this side leaves, no call is
-// left and no call of the peer can be on its way. mu is held.
-func (s *session) leaveIfIdle() {
-	if !s.leaving || len(s.live) > 0 || s.control == nil {
-		return
-	}
-	if !link.IsClosed(s.drained) {
-		s.announce() // refuseCalls calls leaveIfIdle again
-		return
-	}
-	if !s.finished {
-		s.finished = true
-		s.refuse(fmt.Errorf("%s: the connection is about to end", s.name))
-		_ = s.control.Close()
-		s.closeLater("the peer does not leave")
-	}
-	if s.peerDone && !s.closing {
-		s.closing = true
-		go s.closeConn(wire.ByeDone, "")
-	}
+	s.perform(s.life.Retire(errors.New("the connection is retired")))
 }
 
 // closeConn closes the connection at once.
@@ -107,57 +112,46 @@ func (s *session) closeConn(code wire.ByeCode, text string) {
 
 func (s *session) Close(reason error) error {
 	s.mu.Lock()
-	s.refuse(reason)
-	s.leaving = true
-	s.refuseCalls()
-	s.leaveIfIdle()
-	calls, served := len(s.live), s.served
+	calls, waited := len(s.live), !s.client || s.served
 	s.mu.Unlock()
 	s.end(reason, true)
-	if s.client && !served { // the peer waits for nothing from this side
+	if !waited { // the peer waits for nothing from this side
 		code := wire.ByeDone
 		if calls > 0 {
 			code = wire.ByeClosed
 		}
 		s.closeConn(code, reason.Error())
-		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closeLater(reason.Error()) // the peer might not read the remaining replies
 	return nil
 }
 
-// closeLater closes the connection if the peer takes nothing and does not close it. mu is held.
-func (s *session) closeLater(text string) {
+// watchPeer starts to check whether the peer takes anything. mu is held.
+func (s *session) watchPeer() {
 	if s.stall.timer != nil || s.conn.Context().Err() != nil {
 		return
 	}
-	now := time.Now()
 	s.stall = stallCheck{
-		text: text, taken: s.taken.Load(), takenAt: now, packets: s.conn.ConnectionStats().PacketsReceived, heardAt: now,
+		taken: s.taken.Load(), takenAt: time.Now(), packets: s.conn.ConnectionStats().PacketsReceived,
 		timer: time.AfterFunc(stallCheckTime, s.checkStall),
 	}
 }
 
-// checkStall closes the connection if the peer has taken nothing for too long.
+// checkStall prolongs the wait for a peer that takes something.
 func (s *session) checkStall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn.Context().Err() != nil {
+	if s.life.State() == lifecycle.Closed {
 		return
 	}
-	b, now := &s.stall, time.Now()
-	if taken := s.taken.Load(); taken != b.taken {
-		b.taken, b.takenAt = taken, now
-	}
+	b, now, takes := &s.stall, time.Now(), false
 	if n := s.conn.ConnectionStats().PacketsReceived; n != b.packets {
-		b.packets, b.heardAt = n, now
+		b.packets, takes = n, now.Sub(b.takenAt) < maxCloseTimeout-closeTimeout
 	}
-	sinceTaken := now.Sub(b.takenAt)
-	if sinceTaken >= maxCloseTimeout || sinceTaken >= closeTimeout && now.Sub(b.heardAt) >= closeTimeout {
-		go s.closeConn(wire.ByeClosed, b.text)
-		return
+	if taken := s.taken.Load(); taken != b.taken {
+		b.taken, b.takenAt, takes = taken, now, true
+	}
+	if takes {
+		s.perform(s.life.Takes())
 	}
 	b.timer.Reset(stallCheckTime)
 }
@@ -201,18 +195,20 @@ func (s *session) reasonOf(cause error) error {
 // end ends all calls for reason. tell says that this side can still send the peer the reason.
 func (s *session) end(reason error, tell bool) {
 	s.mu.Lock()
-	if s.ended != nil {
+	do := s.life.End(reason, false)
+	s.perform(do &^ lifecycle.Close)
+	if do&lifecycle.EndCalls == 0 {
 		s.mu.Unlock()
 		return
 	}
-	s.ended = reason
-	s.refuse(reason)
-	s.refuseCalls()
 	all := make([]*stream, 0, len(s.live))
 	for st := range s.live {
 		all = append(all, st)
 	}
 	s.mu.Unlock()
+	if do&lifecycle.Close != 0 {
+		s.closeConn(wire.ByeClosed, reason.Error()) // the session has not started
+	}
 	for _, st := range all {
 		st.abort(reason, tell)
 	}

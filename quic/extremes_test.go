@@ -13,7 +13,6 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // lasts makes a call, and two minutes later another one, and reports whether both take one
@@ -24,7 +23,7 @@ func lasts(t *testing.T, client keepalive.ClientParameters, opts ...nearcall.Ser
 		n := plainNetwork(t)
 		config, _ := testTLS()
 		serveOn(t, n.lis, service{}, append(opts, nearcall.Creds(nearcall.NewTLS(config)))...)
-		c := dial(t, "inproc:unused", options.WithDialer(n.dialer(t, &registry.Settings{Options: sock.Options{Keepalive: client}})))
+		c := dial(t, "inproc:unused", options.WithDialer(n.dialer(t, &registry.Settings{Config: clientOptions(nearcall.WithKeepaliveParams(client))})))
 		for range 2 {
 			if _, err := c.UnaryCall(t.Context(), empty); err != nil {
 				t.Error(err)
@@ -72,12 +71,8 @@ func TestConfigOfAnyDurations(t *testing.T) {
 	durations := []time.Duration{math.MinInt64, -1, 0, 1, time.Second, math.MaxInt64 - 1, math.MaxInt64}
 	for _, period := range durations {
 		for _, timeout := range durations {
-			c := clientConfig(&registry.Settings{Options: sock.Options{
-				Handshake: timeout, Keepalive: keepalive.ClientParameters{Time: period, Timeout: timeout},
-			}})
-			s := serverConfig(&registry.Settings{Options: sock.Options{
-				Handshake: timeout, ServerKeepalive: keepalive.ServerParameters{Time: period, Timeout: timeout},
-			}})
+			c := config(clientOptions(nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: period, Timeout: timeout})))
+			s := config(serverOptions(nearcall.ConnectionTimeout(timeout), nearcall.KeepaliveParams(keepalive.ServerParameters{Time: period, Timeout: timeout})))
 			for _, c := range []struct{ idle, period, handshake time.Duration }{
 				{c.MaxIdleTimeout, c.KeepAlivePeriod, c.HandshakeIdleTimeout}, {s.MaxIdleTimeout, max(s.KeepAlivePeriod, time.Second), s.HandshakeIdleTimeout},
 			} {

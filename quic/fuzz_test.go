@@ -41,7 +41,7 @@ func framesOf(step *wire.Step) (b []byte) {
 // sessionTo returns the client's session of a new connection to target.
 func sessionTo(t testing.TB, target string) *session {
 	_, config := testTLS()
-	made, err := newDialer(target, strings.TrimPrefix(target, "quic:"), &registry.Settings{TLS: config})
+	made, err := newDialer(target, strings.TrimPrefix(target, "quic:"), &registry.Settings{Config: clientOptions(), TLS: config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -268,7 +268,7 @@ func TestConnectionsSurviveANewAddressOfTheClient(t *testing.T) {
 	}
 	nat := newNAT(t, there)
 	_, config := testTLS()
-	made, err := newDialer(target, nat.front.LocalAddr().String(), &registry.Settings{TLS: config})
+	made, err := newDialer(target, nat.front.LocalAddr().String(), &registry.Settings{Config: clientOptions(), TLS: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestAnotherNearcallIsOneError(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed := filepath.Join(t.TempDir(), "transport.go")
-	b = []byte(strings.ReplaceAll(string(b), "TheSameVersion2", "TheSameVersion3"))
+	b = []byte(strings.ReplaceAll(string(b), "TheSameVersion3", "TheSameVersion4"))
 	if err := os.WriteFile(changed, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +449,7 @@ func TestAnotherNearcallIsOneError(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("go", "build", "-overlay", overlay, ".").CombinedOutput()
-	if err == nil || strings.Count(string(out), "\n") != 2 || !strings.Contains(string(out), "NearcallAndItsModulesMustHaveTheSameVersion2") {
+	if err == nil || strings.Count(string(out), "\n") != 2 || !strings.Contains(string(out), "NearcallAndItsModulesMustHaveTheSameVersion3") {
 		t.Errorf("go build: %v\n%s", err, out)
 	}
 }

@@ -1,7 +1,6 @@
 package quic
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	q "github.com/quic-go/quic-go"
 	"google.golang.org/grpc/grpclog"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 )
@@ -88,7 +88,7 @@ func (l *listener) Configure(s *registry.Settings) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settings == nil {
-		l.settings, l.tls, l.config = s, secured(s.TLS), serverConfig(s)
+		l.settings, l.tls, l.config = s, secured(s.TLS), config(s.Config)
 	}
 	return nil
 }
@@ -153,16 +153,14 @@ func refuse(conn *q.Conn) {
 // begin begins the session of a connection, whose handshake is complete.
 func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
 	l.shaken(conn)
-	if l.settings.Handshake < 0 { // calls may arrive before the HELLO that would be too late
+	if helloTime(l.settings.Config) < 0 { // calls may arrive before the HELLO that would be too late
 		l.add(-1)
 		refuse(conn)
 		return
 	}
 	s := newSession(conn, sessionOptions{
-		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
-		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, liveness: livenessOf(l.config),
-		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
-		maxSpent: maxSpent(l.settings),
+		name: "quic:" + conn.RemoteAddr().String(), config: l.settings.Config, liveness: livenessOf(l.config), limits: lifecycle.LimitsOf(l.settings.Config, true, closeTimeout),
+		handshake: helloTime(l.settings.Config), gone: func() { l.add(-1) },
 	})
 	a := accept(s)
 	if a == nil {
@@ -192,7 +190,7 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= unvalidated },
 		ConnContext:         l.shake,
 	}
-	l.tr.StatelessResetKey = (*q.StatelessResetKey)(l.settings.StatelessResetKey)
+	l.tr.StatelessResetKey = (*q.StatelessResetKey)(l.settings.Config.StatelessResetKey)
 	// A closed quic-go listener would leave new clients without an answer while the sessions go on.
 	own := l.config.Clone()
 	l.config.GetConfigForClient = func(*q.ClientInfo) (*q.Config, error) {

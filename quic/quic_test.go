@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,22 +19,17 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go/testutils/simnet"
-	"google.golang.org/grpc/grpclog"
 
+	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(logLevel) == "" {
-		grpclog.SetLoggerV2(logs) // before anything logs, as grpclog demands
-	}
-	runTests(m)
-}
+func TestMain(m *testing.M) { runTests(m) }
 
 var runTests = leak.Main // of package attack on Linux
 
@@ -96,10 +92,19 @@ type network struct {
 	next   int
 }
 
+func serverOptions(opts ...nearcall.ServerOption) *options.Connections {
+	return &options.NewServer(opts).Connections
+}
+
+func clientOptions(opts ...nearcall.DialOption) *options.Connections {
+	return &options.NewClient(opts).Connections
+}
+
 // newNetwork returns a network whose listener passes sessions to accept.
 func newNetwork(t *testing.T, s *registry.Settings, accept func(link.Session) link.Acceptor) *network {
 	n := plainNetwork(t)
 	s.TLS, _ = testTLS()
+	s.Config = cmp.Or(s.Config, serverOptions())
 	if err := n.lis.Configure(s); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +140,7 @@ func (n *network) dialer(t *testing.T, s *registry.Settings) *dialer {
 	if s.TLS == nil {
 		_, s.TLS = testTLS()
 	}
+	s.Config = cmp.Or(s.Config, clientOptions())
 	made, err := newDialer("quic:1.0.0.1:1", n.server.String(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -161,9 +167,9 @@ func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
-			s := &registry.Settings{Options: sock.Options{Window: 64 << 10}}
+			s := &registry.Settings{Config: serverOptions(nearcall.InitialWindowSize(64 << 10))}
 			n := newNetwork(t, s, func(link.Session) link.Acceptor { return accepted })
-			c := n.dial(t, &registry.Settings{Options: sock.Options{Window: 64 << 10}})
+			c := n.dial(t, &registry.Settings{Config: clientOptions(nearcall.WithInitialWindowSize(64 << 10))})
 			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)

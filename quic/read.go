@@ -106,7 +106,7 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	default:
 		return rc, n, false, wire.ProtocolError("a frame of kind %#x", byte(f.Kind))
 	}
-	d := wire.Decoder{Block: st.session.maxHeaderBytes}
+	d := wire.Decoder{Block: st.session.maxHeader()}
 	var before []byte
 	if r.parts != nil {
 		before = r.parts.B
@@ -127,7 +127,7 @@ func (st *stream) part(body []byte) error {
 		r.parts = encoded.NewBuffer(len(body))
 	}
 	n := len(r.parts.B) + len(body)
-	if limit := st.session.maxHeaderBytes; n > limit {
+	if limit := st.session.maxHeader(); n > limit {
 		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", limit)
 	}
 	if n > cap(r.parts.B) {

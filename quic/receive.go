@@ -19,14 +19,14 @@ const itemCost = 128
 // maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it, an inbox with
 // minHeld bytes counts as full.
 const (
-	maxHeld = connWindow
+	maxHeld = 64 << 20
 	minHeld = 2 << 10
 )
 
 // maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. The bound leaves
 // room for the largest window of a stream, and for one more message of gRPC's default limit. It
 // fits an int on 32-bit systems, too.
-func (s *session) maxUnread() int { return 2 * min(max(s.window, maxWindow), 1<<30-1) }
+func (s *session) maxUnread() int { return 2 * min(max(s.window(), maxWindow), 1<<30-1) }
 
 // An inbox holds the frames that have arrived and were not received yet. Guarded by the stream's
 // mu.
@@ -60,7 +60,7 @@ func (st *stream) full() bool {
 	if in.wanted || in.Err != nil {
 		return false
 	}
-	limit := st.session.window
+	limit := st.session.window()
 	if st.caller && st.session.peerDrains.Load() {
 		limit = st.session.maxUnread()
 	}

@@ -66,6 +66,9 @@ func (st *stream) Send(f *link.Frame) error {
 	if st.out.err != nil {
 		return st.out.err
 	}
+	if f.End != nil && st.reason != nil { // the callee is being told of the abort, and then the peer gets the reason
+		return st.reason
+	}
 	if f.End != nil {
 		st.ended = true
 		st.out.err = link.ErrEnded

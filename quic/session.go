@@ -13,22 +13,22 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // sessionOptions configure a session.
 type sessionOptions struct {
-	name           string // the peer's name, for errors
-	client         bool   // this side opened the connection
-	maxHeaderBytes int    // limit for a header or trailer
-	window         int    // how many bytes of a call's messages may wait to be received
-	ages           ages
-	liveness       liveness
-	handshake      time.Duration // limit for the peer's HELLO
-	maxSpent       int           // how many ended calls may wait for the release of their credit
-	gone           func()        // called when the connection is closed; may be nil
+	name      string // the peer's name, for errors
+	client    bool   // this side opened the connection
+	config    *options.Connections
+	limits    lifecycle.Limits
+	liveness  liveness
+	handshake time.Duration // limit for the peer's HELLO
+	gone      func()        // called when the connection is closed; may be nil
 }
 
 // A session is one side of a connection.
@@ -54,26 +54,22 @@ type session struct {
 	keeper     encoded.Keeper // of messages that arrive
 	counted    counters.Session
 
-	mu       sync.Mutex
-	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
-	control  *q.SendStream
-	drain    drain
-	refusal  error  // why no new calls are made; nil while they are
-	ended    error  // why the session has ended; nil until then
-	leaving  bool   // the session ends when no call is left
-	finished bool   // the control stream was closed: no call is left here
-	peerDone bool   // the peer's control stream has ended: no call is left there
-	closing  bool   // CloseWithError was called or is about to be
-	served   bool   // the peer has made a call
-	seen     uint64 // the number of the last call that the peer has made
-	opened   uint64 // the number of the last call that this side has made
-	live     map[*stream]struct{}
-	opening  map[*opening]struct{}
-	sweep    *time.Timer // ends calls that do not begin
-	stall    stallCheck
-	round    int         // how often sweepLive has run
-	spent    []*q.Stream // ended calls whose credit is not released yet
-	release  *time.Timer // releases this credit; nil if spent is empty
+	mu      sync.Mutex
+	hello   wire.Hello // the peer's; until it arrives, the protocol's minimum
+	control *q.SendStream
+	drain   drain
+	life    lifecycle.Life  // without PINGs
+	timer   lifecycle.Timer // of life
+	served  bool            // the peer has made a call
+	seen    uint64          // the number of the last call that the peer has made
+	opened  uint64          // the number of the last call that this side has made
+	live    map[*stream]struct{}
+	opening map[*opening]struct{}
+	sweep   *time.Timer // ends calls that do not begin
+	stall   stallCheck
+	round   int         // how often sweepLive has run
+	spent   []*q.Stream // ended calls whose credit is not released yet
+	release *time.Timer // releases this credit; nil if spent is empty
 }
 
 func newSession(conn *q.Conn, o sessionOptions) *session {
@@ -91,16 +87,18 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.drain.takes = math.MaxUint64
+	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
+	s.life.Keepalive = lifecycle.Keepalive{} // quic-go's, see liveness
 	return s
 }
 
 // start starts the session. a handles the peer's calls; if it is nil, they are refused.
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
-	s.startTimers()
+	s.startLiveness()
 	s.greet()
 	go s.readControl()
 	if a != nil {
@@ -115,7 +113,7 @@ func (s *session) greet() {
 	if err != nil {
 		return // the connection is closed
 	}
-	h := wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: s.maxHeaderBytes}
+	h := wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: s.maxHeader()}
 	if s.acceptor == nil {
 		h.Features |= wire.FeatureNoCalls
 	}
@@ -123,8 +121,7 @@ func (s *session) greet() {
 	defer s.mu.Unlock()
 	s.control = control
 	s.say(wire.AppendHello(nil, &h))
-	s.sayDrain()
-	s.leaveIfIdle()
+	s.perform(s.life.Start(s.acceptor != nil))
 }
 
 // meet waits for the peer's HELLO.
@@ -135,7 +132,7 @@ func (s *session) meet(ctx context.Context) error {
 	case <-s.over:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.ended
+		return s.life.Reason()
 	case <-ctx.Done():
 		return fmt.Errorf("%s: the handshake is not complete: %w", s.name, ctx.Err())
 	}
@@ -182,18 +179,19 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.refuse(fmt.Errorf("%s: %w", s.name, err))
-		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
+		s.perform(s.life.RefuseOwn(fmt.Errorf("%s: %w", s.name, err)))
+		return nil, link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
 	st.in.Encoding = o.Encoding
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refusal != nil {
+	if refusal := s.life.Refusal(); refusal != nil {
 		drop(qs)
-		return nil, link.Unprocessed{Err: s.refusal, Unsent: true}
+		return nil, link.Unprocessed{Err: refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
+	s.perform(s.life.CallBegins())
 	s.opened = max(s.opened, numberOf(qs.StreamID()))
 	return st, nil
 }
@@ -210,8 +208,8 @@ func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.refusal != nil:
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.life.Refusal() != nil:
+		return link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	case s.hello.Features&wire.FeatureNoCalls != 0:
 		return fmt.Errorf("%s: %w", s.name, link.ErrOneWay)
 	case n > s.hello.Block:
@@ -226,7 +224,7 @@ func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
 	defer cancel()
 	o := &opening{cancel: cancel}
 	s.mu.Lock()
-	if s.refusal != nil {
+	if s.life.Refusal() != nil {
 		cancel()
 	}
 	s.opening[o] = struct{}{}
@@ -276,5 +274,5 @@ func (s *session) Peer() *link.Peer       { return s.peer }
 func (s *session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.answered.Load(), s.refusal
+	return s.answered.Load(), s.life.Refusal()
 }

@@ -52,8 +52,7 @@ func (st *stream) forget() {
 	s := st.session
 	s.mu.Lock()
 	delete(s.live, st)
-	s.leaveIfIdle()
-	s.noteIdle()
+	s.perform(s.life.CallEnds())
 	s.mu.Unlock()
 	st.unhold()
 }
@@ -73,7 +72,7 @@ func (st *stream) unhold() {
 	}
 	s.spent = append(s.spent, st.qs)
 	switch {
-	case len(s.spent) > s.maxSpent:
+	case len(s.spent) > s.maxSpent():
 		s.releaseSpent()
 	case s.release == nil:
 		s.release = time.AfterFunc(releaseDelay, s.onRelease)
@@ -171,7 +170,7 @@ func (st *stream) reasonOf(err error) error {
 	}
 	s := st.session
 	s.mu.Lock()
-	ended := s.ended
+	ended := s.life.Reason()
 	s.mu.Unlock()
 	if ended != nil {
 		return ended
@@ -192,7 +191,7 @@ func (st *stream) resetReason(code wire.ResetCode, text string) error {
 	if st.caller && errors.Is(reason, link.ErrUnprocessed) {
 		s := st.session
 		s.mu.Lock()
-		s.refuse(s.noMoreCalls())
+		s.perform(s.life.RefuseOwn(s.noMoreCalls()))
 		s.mu.Unlock()
 	}
 	return reason

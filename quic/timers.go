@@ -1,13 +1,9 @@
 package quic
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
-	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -45,7 +41,7 @@ func (w *liveness) every() time.Duration {
 // only the time to which the timer was set.
 func (s *session) look() {
 	s.mu.Lock()
-	if s.ended != nil {
+	if s.life.Reason() != nil {
 		s.mu.Unlock()
 		return
 	}
@@ -81,65 +77,23 @@ func (s *session) look() {
 // have 42 bytes.
 var probe = append([]byte{42, 0, 0x40, 0}, make([]byte, 40)...)
 
-// ages are a server's limits for the age and the idle time of a connection. The timers are
-// guarded by the session's mu.
-type ages struct {
-	limits    keepalive.ServerParameters
-	idleSince time.Time
-	idle      *time.Timer
-	age       []*time.Timer
-}
-
-// startTimers starts the timers of a session's life.
-func (s *session) startTimers() {
+// startLiveness starts the checks.
+func (s *session) startLiveness() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := &s.liveness
 	w.next = w.every()
 	w.timer = time.AfterFunc(w.next, s.look)
-	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
-		s.ages.idleSince = time.Now()
-		s.ages.idle = time.AfterFunc(d, s.onIdle)
-	}
-	k := &s.ages.limits
-	s.ages.age = durations.AfterAge(k.MaxConnectionAge, k.MaxConnectionAgeGrace,
-		func() { s.Drain() }, // and not retire: running handlers may still make calls
-		func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
 }
 
 // stopTimers stops all timers of a session that has ended.
 func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range append(s.ages.age, s.ages.idle, s.sweep, s.stall.timer, s.release, s.drain.timer, s.liveness.timer) {
+	s.perform(s.life.Closes())
+	for _, t := range []*time.Timer{s.sweep, s.stall.timer, s.release, s.liveness.timer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
 }
-
-// noteIdle records when the last call ended. mu is held.
-func (s *session) noteIdle() {
-	if s.ages.idle != nil && len(s.live) == 0 {
-		s.ages.idleSince = time.Now()
-	}
-}
-
-// onIdle ends a session that has been without calls for MaxConnectionIdle.
-func (s *session) onIdle() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	left := s.ages.limits.MaxConnectionIdle
-	if s.ended != nil {
-		return
-	}
-	if len(s.live) == 0 {
-		if left -= time.Since(s.ages.idleSince); left <= 0 {
-			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
-			return
-		}
-	}
-	s.ages.idle.Reset(durations.Recheck(left))
-}
-
-var errOld = errors.New("the connection reached MaxConnectionAge")

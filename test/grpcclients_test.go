@@ -127,30 +127,6 @@ func TestAGRPCClientIsAPeerLikeOthers(t *testing.T) {
 
 // Limits and policies of the server apply to ordinary gRPC clients.
 func TestOptionsApplyToGRPCClients(t *testing.T) {
-	t.Run("MaxHeaderListSize", func(t *testing.T) {
-		lis := listen(t, "tcp:127.0.0.1:0")
-		start(t, serve(t, echo{}, nearcall.MaxHeaderListSize(20<<10)), lis)
-		client := dialGRPC(t, lis)
-		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "large", strings.Repeat("x", 30<<10))
-		wantCode(t, <-invoke(ctx, client), codes.Internal)
-	})
-	t.Run("MaxConcurrentStreams", func(t *testing.T) {
-		e, running, release := waiting()
-		lis := listen(t, "tcp:127.0.0.1:0")
-		start(t, serve(t, e, nearcall.MaxConcurrentStreams(1)), lis)
-		client := dialGRPC(t, lis)
-		first := invoke(t.Context(), client)
-		<-running
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-		close(release)
-		wantCode(t, <-first, codes.OK)
-		if n := len(running); n != 0 {
-			t.Errorf("%d calls more than one ran", n)
-		}
-	})
 	t.Run("GRPCServerOptions", func(t *testing.T) {
 		lis := listen(t, "tcp:127.0.0.1:0")
 		var tapped atomic.Int32

@@ -63,7 +63,7 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int32
 		name := "states-of-a-grpc-conn"
-		conn, err := nearcall.NewClient("inproc:"+name, options.WithDialer(countingDialer{inproc.Dialer{Name: name}, &attempts}))
+		conn, err := nearcall.NewClient("inproc:"+name, options.WithDialer(countingDialer{inproc.Dialer{Name: name, Options: inproc.Options{Config: &options.NewClient(nil).Connections}}, &attempts}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,16 +43,17 @@ import (
 // A near dials a target whose connections find the nearer path, and knows the last session.
 type near struct {
 	target string
-	opts   *options.Dial
+	opts   *options.Client
 	mu     sync.Mutex
 	last   link.Session
 }
 
 func (n *near) Dial(ctx context.Context) (link.Session, error) {
-	if srv := n.opts.Server; srv != nil {
-		n.opts.Accept = func(s link.Session) link.Acceptor { return srv.AcceptClient(s, nil) }
+	var caller targets.Caller
+	if srv := n.opts.PeerServer; srv != nil {
+		caller.Accept = func(s link.Session) link.Acceptor { return srv.AcceptClient(s, nil) }
 	}
-	d, err := targets.Dialer(n.target, n.opts)
+	d, err := targets.Dialer(n.target, n.opts, caller)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (n *near) path() (path, why string) {
 
 // option returns the option with which a connection has n for its dialer.
 func (n *near) option() nearcall.DialOption {
-	return options.SetDial(func(o *options.Dial) { o.Near, o.Dialer, n.opts = true, n, o })
+	return options.SetClient(func(o *options.Client) { o.MovesNearer, o.SessionDialer, n.opts = true, n, o })
 }
 
 // dialNear returns a client of target whose connections find the nearer path.

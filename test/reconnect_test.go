@@ -26,6 +26,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -57,7 +58,7 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	leave := p.leave
 	go func() {
 		(&stranger{conn: far, in: bufio.NewReaderSize(far, len(wire.Question))}).answer()
-		s := mux.New(far, mux.Options{Name: "client"})
+		s := mux.New(far, mux.Options{Config: &options.NewServer(nil).Connections, HelloTime: time.Minute, Name: "client"})
 		s.Start(leaver{})
 		leave(s)
 	}()

@@ -102,7 +102,7 @@ func (f *connFlags) resolve(ctx context.Context, text string) (*resolution, erro
 	if err := r.ask(ctx, creds, p); err != nil {
 		return nil, err
 	}
-	r.Proxy = options.NewDial(opts).Proxied()
+	r.Proxy = options.NewClient(opts).Proxied()
 	var all errgroup.Group
 	all.SetLimit(16)
 	for i := range r.Endpoints {
@@ -271,7 +271,7 @@ func (p *prober) dialTarget(ctx context.Context, e *endpoint) error {
 }
 
 func (p *prober) dial(ctx context.Context, text string) (link.Session, error) {
-	d, err := target.Dialer(text, options.NewDial(p.opts))
+	d, err := target.Dialer(text, options.NewClient(p.opts), target.Caller{})
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (p *prober) dial(ctx context.Context, text string) (link.Session, error) {
 // dialAddress connects to an address as clients do to what a resolver returns.
 func (p *prober) dialAddress(ctx context.Context, e *endpoint) error {
 	name := cmp.Or(e.ServerName, p.name)
-	all := target.NewEndpoints(options.NewDial(p.opts), p.creds)
+	all := target.NewEndpoints(options.NewClient(p.opts), target.Caller{}, p.creds)
 	raw, err := all.Dial(ctx, name, e.Address)
 	if err != nil {
 		return err

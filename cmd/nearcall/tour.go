@@ -1,14 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/shirou/gopsutil/v4/cpu"
 	"github.com/spf13/cobra"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
 )
 
 func tourCommand() *cobra.Command {
@@ -148,4 +156,140 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection) (rows
 		rows = append(rows, l.row())
 	}
 	return rows, nil
+}
+
+// A lane is one kind of call over one connection, and its measurements.
+type lane struct {
+	path, call    string
+	do            func() error
+	times         *hdrhistogram.Histogram // of single calls, in nanoseconds
+	rates, ratios []float64               // calls per second, and how often those of the baseline, in each round; the baseline has no ratios
+}
+
+func newLane(c connection, k call) (*lane, error) {
+	do, err := k.open(c.ctx, c.client)
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", c.path, k.name, err)
+	}
+	return &lane{path: c.path, call: k.name, do: do, times: hdrhistogram.New(1, time.Minute.Nanoseconds(), 3)}, nil
+}
+
+// row returns the percentiles of all rounds, and the medians of their rates.
+func (l *lane) row() row {
+	return row{
+		Path: l.path, Call: l.call, PerSecond: median(l.rates), TimesGRPC: cmp.Or(median(l.ratios), 1),
+		P50: time.Duration(l.times.ValueAtQuantile(50)), P99: time.Duration(l.times.ValueAtQuantile(99)),
+	}
+}
+
+// reset forgets what was measured.
+func (l *lane) reset() {
+	l.times.Reset()
+	l.rates = nil
+}
+
+// measure makes calls for some time, and at least one, and times each. Times include one reading of the
+// clock. Those of more than a minute count as a minute.
+func (l *lane) measure(ctx context.Context, length time.Duration) error {
+	runtime.GC() // so that this lane does not pay for the garbage of the previous one
+	start := now()
+	for n, before := 1, start; ; n++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := l.do(); err != nil {
+			return err
+		}
+		after := now()
+		_ = l.times.RecordValue(min((after - before).Nanoseconds(), l.times.HighestTrackableValue()))
+		if elapsed := after - start; elapsed >= length {
+			l.rates = append(l.rates, float64(n)/max(elapsed, 1).Seconds())
+			return nil
+		}
+		before = after
+	}
+}
+
+// median returns the median of values, the lower of two.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
+}
+
+// A report is the results of a tour, and the machine it ran on.
+type report struct {
+	Version string    `json:"nearcall"`
+	Go      string    `json:"go"`
+	Date    time.Time `json:"date"`
+	Machine machine   `json:"machine"`
+	Rounds  int       `json:"rounds"`
+
+	Rows      []row    `json:"rows"`
+	Processes []row    `json:"processes"`          // rows of calls to a second process
+	LeftOut   []string `json:"left_out,omitempty"` // paths that the system does not support, and why
+}
+
+type machine struct {
+	OS         string `json:"os"`
+	Arch       string `json:"arch"`
+	CPU        string `json:"cpu,omitempty"` // empty if unknown
+	Cores      int    `json:"cores"`
+	GOMAXPROCS int    `json:"gomaxprocs"`
+}
+
+// A row is one call over one path.
+type row struct {
+	Path      string        `json:"path"`
+	Call      string        `json:"call"`
+	P50       time.Duration `json:"p50_ns"`
+	P99       time.Duration `json:"p99_ns"`
+	PerSecond float64       `json:"calls_per_second"`
+	TimesGRPC float64       `json:"times_grpc"`
+}
+
+// newReport returns a report without results.
+func newReport() report {
+	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	if all, err := cpu.Info(); err == nil && len(all) > 0 {
+		m.CPU = all[0].ModelName
+	}
+	return report{Version: nearcall.Version, Go: runtime.Version(), Date: time.Now().UTC().Truncate(time.Second), Rounds: rounds, Machine: m}
+}
+
+// writeSummary draws the median times of a small call and of a stream, stretch by stretch.
+func (r report) writeSummary(w io.Writer) {
+	m := r.Machine
+	fmt.Fprintf(w, "nearcall %s, %s, %s/%s, %s, %d cores, GOMAXPROCS %d, %s\n\n",
+		r.Version, r.Go, m.OS, m.Arch, cmp.Or(m.CPU, m.Arch), m.Cores, m.GOMAXPROCS, r.Date.Format("2006-01-02"))
+	rows := make(map[[2]string]row)
+	for _, row := range slices.Concat(r.Rows, r.Processes) {
+		rows[[2]string{row.Path, row.Call}] = row
+	}
+	for _, call := range calls[:2] {
+		fmt.Fprintf(w, "%s: median time, and calls a second against grpc-go's\n\n", call.name)
+		for _, s := range stretches {
+			shown := slices.DeleteFunc(s.all(), func(p path) bool { return p.label == "" })
+			longest := time.Duration(0)
+			for _, p := range shown {
+				longest = max(longest, rows[[2]string{p.name, call.name}].P50)
+			}
+			if longest == 0 { // the system lacks them
+				continue
+			}
+			fmt.Fprintf(w, "  %s\n", s.to)
+			for _, p := range shown {
+				if row, ok := rows[[2]string{p.name, call.name}]; ok {
+					bar := strings.Repeat("█", max(int(32*row.P50/longest), 1))
+					fmt.Fprintf(w, "    %-24s %8s  %5s  %s\n", p.label, brief(row.P50), frequency(row.TimesGRPC)+"×", bar)
+				}
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	for _, what := range r.LeftOut {
+		fmt.Fprintf(w, "Left out: %s\n\n", what)
+	}
+	fmt.Fprintln(w, "-json prints every kind of call on every path, with percentiles.")
 }

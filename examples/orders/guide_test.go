@@ -252,11 +252,6 @@ func TestAwaitEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-func shutdown(srv *nearcall.Server, patience time.Duration) {
-	defer time.AfterFunc(patience, srv.Stop).Stop()
-	srv.GracefulStop()
-}
-
 func TestGuideShutdown(t *testing.T) {
 	srv := nearcall.NewServer()
 	pb.RegisterOrdersServer(srv, &teaShop{stock: 5})
@@ -266,7 +261,15 @@ func TestGuideShutdown(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
-	shutdown(srv, time.Minute)
+	const patience = time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		log.Printf("calls were cut off: %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("Shutdown has waited until its context ended")
+	}
 	if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, grpc.ErrServerStopped) {
 		t.Error(err)
 	}

@@ -32,10 +32,12 @@ import (
 
 // This file is the code of docs/operations.md.
 
-func drain(srv *nearcall.Server, probed *health.Server, notice, patience time.Duration) {
+func drain(srv *nearcall.Server, probed *health.Server, notice, patience time.Duration) error {
 	probed.Shutdown()
 	time.Sleep(notice)
-	shutdown(srv, patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return srv.Shutdown(ctx) // context.DeadlineExceeded if it has cancelled calls
 }
 
 // A probe is an ordinary gRPC client. It sees that the server will stop, and the calls of others go on.
@@ -58,20 +60,19 @@ func TestProbesSeeThatTheServerDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drained := make(chan struct{})
+	drained := make(chan error, 1)
 	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
 		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
 			t.Fatalf("the probe sees %v, %v, want %v", got.GetStatus(), err, want)
 		}
 		if want == healthpb.HealthCheckResponse_SERVING {
-			go func() {
-				defer close(drained)
-				drain(srv, probed, 0, time.Minute)
-			}()
+			go func() { drained <- drain(srv, probed, 0, time.Minute) }()
 		}
 	}
-	_ = conn.Close() // ends Watch, which GracefulStop waits for
-	<-drained
+	_ = conn.Close() // ends Watch, which Shutdown waits for
+	if err := <-drained; err != nil {
+		t.Errorf("drain returns %v", err)
+	}
 	<-served
 }
 

@@ -32,36 +32,25 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
-	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Config configures a Channel.
 type Config struct {
-	Target        string
-	Creds         credentials.TransportCredentials // nil for none, which grpc-go refuses
-	Authority     string                           // that the user has set; "" for none
-	ServiceConfig *string                          // the default, in JSON; nil for none
-	Resolvers     []resolver.Builder               // they precede the registered ones
-	IdleTimeout   time.Duration                    // 0 for none
-	Stats         []stats.Handler                  // of calls that grpc-go makes as a whole, and of grpc-go's own metrics
-	Options       []grpc.DialOption                // for grpc-go
-
-	// ParseService parses the methodConfig and the retryThrottling of a service config.
-	ParseService func(json string) (*call.ServiceConfig, error)
+	Target  string
+	Options *options.Client
+	Creds   credentials.TransportCredentials // nil for none, which grpc-go refuses
 
 	// Dial connects to an address. Its server must prove the name authority. If Dial is nil, grpc-go
-	// connects. UserDial is the function of WithContextDialer, which resolvers and balancers get; it
-	// may be nil.
-	Dial     func(ctx context.Context, authority, address string) (net.Conn, error)
-	UserDial func(ctx context.Context, address string) (net.Conn, error)
+	// connects.
+	Dial func(ctx context.Context, authority, address string) (net.Conn, error)
 
 	// Handshake secures a connection that Dial or grpc-go has made, and finds out what the server
 	// speaks. It returns a session, or else a connection for grpc-go.
@@ -76,10 +65,8 @@ type Config struct {
 	// Calls makes the calls that a program makes with the *grpc.ClientConn.
 	Calls grpc.ClientConnInterface
 
-	// CallCreds are credentials for each call that grpc-go makes as a whole. Whole returns what makes
-	// such calls with conn.
-	CallCreds []credentials.PerRPCCredentials
-	Whole     func(conn grpc.ClientConnInterface) grpc.ClientConnInterface
+	// Whole returns what makes the calls with conn that grpc-go makes as a whole.
+	Whole func(conn grpc.ClientConnInterface) grpc.ClientConnInterface
 }
 
 // A Channel implements [call.Balancer].
@@ -110,8 +97,8 @@ type Channel struct {
 func New(cfg Config) (*Channel, error) {
 	c := &Channel{cfg: cfg}
 	config := "{}"
-	if cfg.ServiceConfig != nil {
-		config = *cfg.ServiceConfig
+	if json := cfg.Options.ConfigJSON; json != nil {
+		config = *json
 	}
 	opts := []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(c.interceptUnary), grpc.WithChainStreamInterceptor(c.interceptStream),
@@ -121,19 +108,25 @@ func New(cfg Config) (*Channel, error) {
 	if cfg.Creds != nil {
 		opts = append(opts, grpc.WithTransportCredentials(&handshaker{cfg.Creds, c, false}))
 	}
-	for _, h := range cfg.Stats {
+	for _, h := range cfg.Options.ClientStats {
 		opts = append(opts, grpc.WithStatsHandler(wholeStats(h)))
 	}
 	if cfg.Dial != nil {
 		opts = append(opts, grpc.WithContextDialer(c.dial))
 	}
-	conn, err := grpc.NewClient(cfg.Target, append(opts, cfg.Options...)...)
+	conn, err := grpc.NewClient(cfg.Target, append(opts, cfg.Options.ForChannel()...)...)
 	if err != nil {
 		return nil, err
 	}
-	c.conn, c.whole = conn, cfg.Whole(whole{conn: conn, creds: cfg.CallCreds, stats: true})
-	c.initial.service, _ = cfg.ParseService(grpcinside.ServiceOf(config)) // grpc-go has parsed it
+	c.conn, c.whole = conn, cfg.Whole(whole{conn: conn, creds: cfg.Options.PerRPC, stats: true})
+	c.initial.service, _ = call.ConfigOf(cfg.Options, grpcinside.ServiceOf(config)) // grpc-go has parsed it
 	return c, nil
+}
+
+// userDial returns the function of WithContextDialer, which resolvers and balancers get; it may be
+// nil.
+func (c *Channel) userDial() func(ctx context.Context, address string) (net.Conn, error) {
+	return c.cfg.Options.ConnDialer
 }
 
 // rewrite returns a service config, in JSON, whose policy the channel wraps.
@@ -285,7 +278,7 @@ func (c *Channel) wholeSession() link.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.unpicked == nil {
-		c.unpicked = grpcgo.NewSession(whole{conn: c.conn}, c.cfg.Target, c.authority, link.Peer{OneShot: true}, func() {})
+		c.unpicked = grpcgo.NewSession(whole{conn: c.conn}, c.cfg.Target, c.authority, link.Peer{Caps: link.Caps{OneShot: true}}, func() {})
 		c.retired = append(c.retired, c.unpicked)
 	}
 	return c.unpicked

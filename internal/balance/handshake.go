@@ -43,7 +43,7 @@ func (b bundle) TransportCredentials() credentials.TransportCredentials {
 // Wrap implements [grpcinside.Wrapper].
 func (h *handshaker) Wrap(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
 	p := &policy{ClientConn: cc, channel: h.channel, opts: o}
-	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.cfg.UserDial
+	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.userDial()
 	h.channel.watchIdleness()
 	return p
 }
@@ -51,7 +51,7 @@ func (h *handshaker) Wrap(cc balancer.ClientConn, o balancer.BuildOptions) balan
 // dial connects to an address of a SubConn.
 func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
 	m, _ := markOf(ctx)
-	return c.cfg.Dial(ctx, cmp.Or(c.cfg.Authority, m.serverName, c.authority), address)
+	return c.cfg.Dial(ctx, c.cfg.Options.AuthorityOr(cmp.Or(m.serverName, c.authority)), address)
 }
 
 // ClientHandshake implements [credentials.TransportCredentials].
@@ -86,7 +86,7 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		serve := func(opts ...grpc.ServerOption) *grpc.Server { return relaying(s, opts) }
 		return grpcinside.NewSessionConn(s, serve, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
-	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, OneShot: true}
+	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, Caps: link.Caps{OneShot: true}}
 	c.pinned = true
 	c.Session = grpcgo.NewSession(&pinned{h.channel, sc, c}, h.channel.cfg.Target, authority, peer, func() {})
 	h.channel.cfg.OnSession(c.Session)

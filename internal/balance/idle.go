@@ -16,21 +16,21 @@ import (
 func (c *Channel) watchIdleness() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cfg.IdleTimeout <= 0 || c.watcher != nil || c.closed {
+	if c.cfg.Options.IdleAfter <= 0 || c.watcher != nil || c.closed {
 		return
 	}
 	c.watcher = time.AfterFunc(c.lookAfter(), c.lookForCalls)
 }
 
-func (c *Channel) lookAfter() time.Duration { return durations.Recheck(c.cfg.IdleTimeout / 4) }
+func (c *Channel) lookAfter() time.Duration { return durations.Recheck(c.cfg.Options.IdleAfter / 4) }
 
 // idleTimeout returns the timeout for grpc-go. It is somewhat longer than the channel's, so that the
 // timer looks before it passes, also on a busy machine.
 func (c *Channel) idleTimeout() time.Duration {
-	if c.cfg.IdleTimeout <= 0 {
+	if c.cfg.Options.IdleAfter <= 0 {
 		return 0
 	}
-	return durations.Sum(c.cfg.IdleTimeout, 100*time.Millisecond)
+	return durations.Sum(c.cfg.Options.IdleAfter, 100*time.Millisecond)
 }
 
 // touch makes a call with grpc-go that ends at once. It makes grpc-go leave idle mode, or stay out of

@@ -62,7 +62,7 @@ func (p *policy) apply(service string, s resolver.State) {
 	if chosen := grpcinside.SelectorOf(s); chosen != nil {
 		a.selector = &selector{Selector: chosen}
 	}
-	a.service, _ = p.channel.cfg.ParseService(service) // grpc-go has parsed it
+	a.service, _ = call.ConfigOf(p.channel.cfg.Options, service) // grpc-go has parsed it
 	p.applied = a
 	p.channel.applied.Store(a)
 	last.retire()

@@ -14,8 +14,8 @@ import (
 // resolvers returns the resolvers that may resolve the target, wrapped. grpc-go takes the first one
 // with the target's scheme.
 func (c *Channel) resolvers() []resolver.Builder {
-	all := make([]resolver.Builder, 0, len(c.cfg.Resolvers)+3)
-	for _, b := range c.cfg.Resolvers {
+	all := make([]resolver.Builder, 0, len(c.cfg.Options.UserResolvers)+3)
+	for _, b := range c.cfg.Options.UserResolvers {
 		all = append(all, wrappedBuilder{b, c})
 	}
 	own, _, _ := strings.Cut(c.cfg.Target, ":")
@@ -35,7 +35,7 @@ type wrappedBuilder struct {
 
 // Build implements [resolver.Builder].
 func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
-	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.cfg.UserDial
+	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.userDial()
 	b.channel.resolved.Store(false)
 	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
 	if err != nil {
@@ -71,7 +71,7 @@ type wrappedConn struct {
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
 	s.ServiceConfig = c.rewritten(s.ServiceConfig)
-	if c.channel.cfg.UserDial == nil { // a program's own dialer may understand an address in its own way
+	if c.channel.userDial() == nil { // a program's own dialer may understand an address in its own way
 		s.Endpoints = nearestFirst(s.Endpoints)
 	}
 	return c.ClientConn.UpdateState(s)

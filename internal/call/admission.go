@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -33,11 +34,11 @@ import (
 //   - onIdle is called, one time, as soon as new calls are refused, no call runs, and each call that
 //     waited on the server's side knows that it is refused.
 type admission struct {
-	mu      *sync.Mutex // the server's workers.mu
-	limit   int         // of places; 0 for no limit
-	ahead   bool        // callers take their places with admit, before their calls arrive
-	onIdle  func()      // called once, with mu held
-	counter CallCounter // counts the running calls as well; may be nil
+	mu      *sync.Mutex         // the server's workers.mu
+	limit   int                 // of places; 0 for no limit
+	ahead   bool                // callers take their places with admit, before their calls arrive
+	onIdle  func()              // called once, with mu held
+	counter options.CallCounter // counts the running calls as well; may be nil
 	parkers wait.Pool
 
 	// Guarded by mu.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -215,7 +216,7 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 				b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
 					<-release // ignores its context
 					return in, nil
-				}}, func(c *ServerConfig) { c.MaxStreams, c.Placement = 1, OnWorkers }, nil)
+				}}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				calls := make(chan error, 3)
@@ -252,7 +253,7 @@ func TestADrainRefusesCallsThatWaitForAPlace(t *testing.T) {
 		b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
 			<-release
 			return in, nil
-		}}, func(c *ServerConfig) { c.MaxStreams, c.Placement = 1, OnWorkers }, nil)
+		}}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
 		runs, waits := make(chan error, 1), make(chan error, 1)
 		for _, ended := range []chan error{runs, waits} {
 			go func() {
@@ -270,7 +271,7 @@ func TestADrainRefusesCallsThatWaitForAPlace(t *testing.T) {
 
 func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, handlers{}, func(c *ServerConfig) { c.MaxStreams = 2 }, nil)
+		b := start(t, handlers{}, func(c *options.Server) { c.SetMaxStreams(2) }, nil)
 		for range 5 {
 			_, err := b.call(t.Context())
 			wantCode(t, err, codes.OK)
@@ -321,7 +322,7 @@ func (s *refusable) Abort(reason error) {
 func TestACallThatWaitedIsRefusedBeforeItsConnectionIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		server := NewServer(ServerConfig{MaxRemote: 1, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server := NewServer(limited(1), ServerConfig{})
 		server.Register(&desc, handlers{stream: func(grpc.ServerStream) error {
 			<-release
 			return nil

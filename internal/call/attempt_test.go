@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -202,10 +203,10 @@ func (s *inTurn) Pick(ctx context.Context, waitForReady bool) (link.Session, err
 
 // retrying returns a client whose attempts use sessions in order and then, unless only is
 // set, a session with a server that has the handlers h.
-func retrying(t testing.TB, h handlers, only bool, cc func(*ClientConfig), sessions ...link.Session) (*Client, *inTurn) {
+func retrying(t testing.TB, h handlers, only bool, cc func(*clientSetup), sessions ...link.Session) (*Client, *inTurn) {
 	t.Helper()
 	in := &inTurn{sessions: sessions}
-	b := start(t, h, nil, func(c *ClientConfig) {
+	b := start(t, h, nil, func(c *clientSetup) {
 		if cc != nil {
 			cc(c)
 		}
@@ -215,7 +216,7 @@ func retrying(t testing.TB, h handlers, only bool, cc func(*ClientConfig), sessi
 	}
 	cfg := b.cfg
 	cfg.Sessions = in
-	return NewClient(cfg), in
+	return NewClient(b.opts, cfg), in
 }
 
 // A finish counts how often a call has ended.
@@ -488,7 +489,7 @@ type remote struct {
 	closed bool // it accepts no more calls
 }
 
-func (remote) Peer() *link.Peer { return &link.Peer{OneShot: true} }
+func (remote) Peer() *link.Peer { return &link.Peer{Caps: link.Caps{OneShot: true}} }
 
 func (s remote) Invoke(context.Context, *link.UnaryCall) error {
 	if s.Done(); s.closed && !link.IsClosed(s.done) {
@@ -674,14 +675,14 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 			var j journal
 			var creds counting
 			intercepted := 0
-			client, _ := retrying(t, handlers{}, false, func(cc *ClientConfig) {
-				cc.Stats = []stats.Handler{&j}
-				cc.Creds = []credentials.PerRPCCredentials{&creds}
-				cc.Unary = []grpc.UnaryClientInterceptor{func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			client, _ := retrying(t, handlers{}, false, func(cc *clientSetup) {
+				cc.ClientStats = []stats.Handler{&j}
+				cc.PerRPC = []credentials.PerRPCCredentials{&creds}
+				cc.ClientUnaryChain = []grpc.UnaryClientInterceptor{func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 					intercepted++
 					return invoker(ctx, method, req, reply, conn, opts...)
 				}}
-				cc.Stream = []grpc.StreamClientInterceptor{func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				cc.ClientStreamChain = []grpc.StreamClientInterceptor{func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 					intercepted++
 					return streamer(ctx, desc, conn, method, opts...)
 				}}
@@ -856,7 +857,7 @@ func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 				first := &doomed{sends: 100}
 				cfg := b.cfg
 				cfg.Sessions = &inTurn{sessions: []link.Session{first, distant{b.session}}}
-				client := NewClient(cfg)
+				client := NewClient(options.NewClient(nil), cfg)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				var f finish

@@ -73,7 +73,7 @@ func (tagger) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 func (tagger) HandleConn(context.Context, stats.ConnStats)                       {}
 
 func TestMetadataOfAStatsHandlerThatIsInvalid(t *testing.T) {
-	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Stats = []stats.Handler{tagger{"not a key"}} })
+	b := start(t, handlers{}, nil, func(c *clientSetup) { c.ClientStats = []stats.Handler{tagger{"not a key"}} })
 	_, unary := b.call(t.Context())
 	_, stream := b.NewStream(t.Context(), streamDesc, streamMethod)
 	if status.Code(unary) != codes.Internal || status.Code(stream) != codes.Internal {
@@ -101,7 +101,7 @@ func (b breaking) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 
 func TestAStreamThatBreaksAtOnceLetsGoOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Sessions = always{breaking{c.Sessions.(always).session}} })
+		b := start(t, handlers{}, nil, func(c *clientSetup) { c.Sessions = always{breaking{c.Sessions.(always).session}} })
 		waiting := 0
 		base, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -141,9 +141,9 @@ func TestAStreamLetsGoOfItsContext(t *testing.T) {
 
 // When Invoke returns, the results for its options are set.
 func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
-	for name, cc := range map[string]func(*ClientConfig){
+	for name, cc := range map[string]func(*clientSetup){
 		"one shot": nil,
-		"streamed": func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
+		"streamed": func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {

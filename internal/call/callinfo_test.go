@@ -248,13 +248,13 @@ func TestCallOptionsAreToldHowTheCallWent(t *testing.T) {
 	no := status.Error(codes.NotFound, "no")
 	for name, c := range map[string]struct {
 		err     error
-		cc      func(*ClientConfig)
+		cc      func(*clientSetup)
 		subtype string
 	}{
 		"one shot":         {nil, nil, ""},
 		"one shot, failed": {no, nil, ""},
-		"streamed":         {nil, func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
-		"streamed, failed": {no, func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
+		"streamed":         {nil, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
+		"streamed, failed": {no, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
 	} {
 		b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
 			_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))

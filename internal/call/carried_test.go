@@ -68,7 +68,7 @@ func keeping(handler func(kept) (any, error)) *grpc.ServiceDesc {
 
 // calls serves one call of method on s, and returns its connection.
 func calls(t *testing.T, d *grpc.ServiceDesc, method string, s link.Stream) *serverConn {
-	server := NewServer(ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+	server := NewServer(limited(0), ServerConfig{})
 	server.Register(d, handlers{}, nil)
 	c := server.Accept(distant{}).(*serverConn)
 	if err := c.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: method}); err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A trace records the interceptors and handlers of a call in the order they ran.
@@ -45,9 +47,9 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 				}
 				var b *bed
 				if side == "client" {
-					b = start(t, h, nil, func(c *ClientConfig) { interceptClient(c, n, &got) })
+					b = start(t, h, nil, func(c *clientSetup) { interceptClient(c, n, &got) })
 				} else {
-					b = start(t, h, func(c *ServerConfig) { interceptServer(c, n, &got) }, nil)
+					b = start(t, h, func(c *options.Server) { interceptServer(c, n, &got) }, nil)
 				}
 				_, err := b.call(context.Background())
 				wantCode(t, err, codes.OK)
@@ -76,9 +78,9 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 	}
 }
 
-func interceptClient(c *ClientConfig, n int, got *trace) {
+func interceptClient(c *clientSetup, n int, got *trace) {
 	for i := range n {
-		c.Unary = append(c.Unary, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		c.ClientUnaryChain = append(c.ClientUnaryChain, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			got.pass("in %d", i)
 			defer got.pass("out %d", i)
 			return next(ctx, method, req, reply, cc, opts...)
@@ -86,7 +88,7 @@ func interceptClient(c *ClientConfig, n int, got *trace) {
 	}
 	var opened trace // separate, as the handler runs concurrently
 	for i := range n {
-		c.Stream = append(c.Stream, func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		c.ClientStreamChain = append(c.ClientStreamChain, func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			opened.pass("in %d", i)
 			s, err := next(ctx, desc, cc, method, opts...)
 			opened.pass("out %d", i)
@@ -110,14 +112,14 @@ func (j joined) RecvMsg(m any) error {
 	return err
 }
 
-func interceptServer(c *ServerConfig, n int, got *trace) {
+func interceptServer(c *options.Server, n int, got *trace) {
 	for i := range n {
-		c.Unary = append(c.Unary, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		c.ServerUnaryChain = append(c.ServerUnaryChain, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			got.pass("in %d", i)
 			defer got.pass("out %d", i)
 			return next(ctx, req)
 		})
-		c.Stream = append(c.Stream, func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		c.ServerStreamChain = append(c.ServerStreamChain, func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			got.pass("in %d", i)
 			defer got.pass("out %d", i)
 			return next(srv, ss)

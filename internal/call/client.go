@@ -10,13 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -28,19 +28,13 @@ type Sessions interface {
 	Pick(ctx context.Context, waitForReady bool) (link.Session, error)
 }
 
-// ClientConfig configures a Client.
+// ClientConfig is what a Client needs besides its options.
 type ClientConfig struct {
-	Sessions    Sessions
-	Balancer    Balancer // if not nil, replaces Sessions and Service
-	Unary       []grpc.UnaryClientInterceptor
-	Stream      []grpc.StreamClientInterceptor
-	Stats       []stats.Handler
-	CallOptions []grpc.CallOption // they precede the options of each call
-	Creds       []credentials.PerRPCCredentials
-	Service     *ServiceConfig // may be nil
-	Shared      bool           // share messages with servers that share theirs
-	Authority   string
-	UserAgent   string
+	Sessions  Sessions
+	Balancer  Balancer       // if not nil, replaces Sessions and Service
+	Service   *ServiceConfig // may be nil
+	Authority string
+	UserAgent string
 
 	// GRPC returns the connection to pass to interceptors. It is called only if
 	// there are interceptors.
@@ -49,6 +43,7 @@ type ClientConfig struct {
 
 // A Client makes calls.
 type Client struct {
+	opts   *options.Client
 	cfg    ClientConfig
 	unary  grpc.UnaryClientInterceptor
 	stream grpc.StreamClientInterceptor
@@ -100,7 +95,7 @@ func (c *Client) remove(s *clientStream) {
 }
 
 // NewClient returns a client.
-func NewClient(cfg ClientConfig) *Client {
+func NewClient(o *options.Client, cfg ClientConfig) *Client {
 	// The profiles are allocated separately: a call that a user keeps refers to a profile, and
 	// must not keep the client alive.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(grpcinside.CompressorNames(), ",")}
@@ -110,10 +105,11 @@ func NewClient(cfg ClientConfig) *Client {
 	shared.Shared = true
 	closing, cancel := context.WithCancelCause(context.Background())
 	return &Client{
+		opts:    o,
 		cfg:     cfg,
-		unary:   chain(cfg.Unary, joinUnaryClient),
-		stream:  chain(cfg.Stream, joinStreamClient),
-		stats:   joinStats(cfg.Stats),
+		unary:   chain(o.ClientUnaryChain, joinUnaryClient),
+		stream:  chain(o.ClientStreamChain, joinStreamClient),
+		stats:   joinStats(o.ClientStats),
 		codec:   defaultCodec(),
 		profile: profile,
 		shared:  shared,
@@ -148,7 +144,7 @@ func (c *Client) BeginSession(s link.Session) {
 
 // Invoke makes a unary call.
 func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-	opts = combine(c.cfg.CallOptions, opts)
+	opts = combine(c.opts.DefaultOptions, opts)
 	if c.unary != nil {
 		return c.unary(ctx, method, req, reply, c.cfg.GRPC(), c.invoke, opts...)
 	}
@@ -157,7 +153,7 @@ func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts
 
 // NewStream starts a streaming call.
 func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	opts = combine(c.cfg.CallOptions, opts)
+	opts = combine(c.opts.DefaultOptions, opts)
 	if c.stream != nil {
 		return c.stream(ctx, desc, c.cfg.GRPC(), method, c.newStream, opts...)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 func TestAcceptCompressors(t *testing.T) {
@@ -60,7 +61,7 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		unary:  func(_ context.Context, m *message) (*message, error) { handled++; return m, nil },
 		stream: func(grpc.ServerStream) error { handled++; return nil },
 	}, nil, nil)
-	c := NewClient(ClientConfig{Sessions: always{encoded{b.session, "nosuch"}}})
+	c := NewClient(options.NewClient(nil), ClientConfig{Sessions: always{encoded{b.session, "nosuch"}}})
 	refused := func(err error) {
 		t.Helper()
 		wantCode(t, err, codes.Unimplemented)
@@ -78,7 +79,7 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		t.Errorf("%d handlers ran", handled)
 	}
 	for _, name := range []string{"gzip", "identity", ""} {
-		c := NewClient(ClientConfig{Sessions: always{encoded{b.session, name}}})
+		c := NewClient(options.NewClient(nil), ClientConfig{Sessions: always{encoded{b.session, name}}})
 		if err := c.Invoke(t.Context(), unaryMethod, new(message), new(message)); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -12,6 +12,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
+// hasCreds reports whether credentials add to the metadata of a call.
+func (c *Client) hasCreds(ci *callInfo) bool { return len(c.opts.PerRPC) > 0 || ci.creds != nil }
+
 // authMetadata returns the metadata that the credentials of the connection and of the
 // call add to a request to authority.
 func (c *Client) authMetadata(a *attempt, ci *callInfo, authority string) (metadata.MD, error) {
@@ -19,7 +22,7 @@ func (c *Client) authMetadata(a *attempt, ci *callInfo, authority string) (metad
 	ctx := credentials.NewContextWithRequestInfo(a.ctx, credentials.RequestInfo{Method: ci.method, AuthInfo: p.AuthInfo})
 	audience := audience(authority, ci.method)
 	md := make(metadata.MD)
-	for _, creds := range c.cfg.Creds {
+	for _, creds := range c.opts.PerRPC {
 		auth, err := authOf(ctx, creds, audience, p, codes.Unauthenticated)
 		if err != nil {
 			return nil, err

@@ -63,7 +63,7 @@ func TestTheAudienceOfCredentials(t *testing.T) {
 // A call of a malformed method fails with Unimplemented and does not panic.
 func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
 	var audiences []string
-	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Creds = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
+	b := start(t, handlers{}, nil, func(c *clientSetup) { c.PerRPC = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
 	for _, method := range []string{"", "m", "/", "/m", "//", "a/b"} {
 		wantCode(t, b.Invoke(t.Context(), method, new(message), new(message)), codes.Unimplemented)
 	}
@@ -115,7 +115,7 @@ func (p public) Peer() *link.Peer {
 
 func TestCredentialsThatDemandPrivacyAreNotSentWithoutIt(t *testing.T) {
 	var audiences []string
-	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Sessions = always{public{c.Sessions.(always).session}} })
+	b := start(t, handlers{}, nil, func(c *clientSetup) { c.Sessions = always{public{c.Sessions.(always).session}} })
 	wantCodeOf(t, "secure", b, codes.Unauthenticated, grpc.PerRPCCredentials(card{secure: true, audiences: &audiences}))
 	wantCodeOf(t, "insecure", b, codes.OK, grpc.PerRPCCredentials(card{}))
 	if len(audiences) != 0 {
@@ -130,7 +130,7 @@ func receivedWith(t *testing.T, conn []credentials.PerRPCCredentials, ctx contex
 	b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
 		md, _ = metadata.FromIncomingContext(ctx)
 		return in, nil
-	}}, nil, func(c *ClientConfig) { c.Creds = conn })
+	}}, nil, func(c *clientSetup) { c.PerRPC = conn })
 	_, err := b.call(ctx, opts...)
 	wantCode(t, err, codes.OK)
 	return md

@@ -17,10 +17,10 @@ type drafting struct {
 }
 
 func (d *drafting) Peer() *link.Peer {
-	return &link.Peer{Draft: func(n int) (b []byte, end func()) {
+	return &link.Peer{Caps: link.Caps{Draft: func(n int) (b []byte, end func()) {
 		d.drafts.Add(1)
 		return make([]byte, n), func() { d.drafts.Add(-1) }
-	}}
+	}}}
 }
 
 // TestHandlersOfBothSidesHaveDrafts checks that a handler of a client's server has the memory that
@@ -31,7 +31,7 @@ func TestHandlersOfBothSidesHaveDrafts(t *testing.T) {
 		"client": func(s *Server, session link.Session) link.Acceptor { return s.AcceptClient(session, nil) },
 	} {
 		d := &drafting{}
-		conn := accept(NewServer(ServerConfig{}), d)
+		conn := accept(NewServer(limited(0), ServerConfig{}), d)
 		session := HandlerSession(context.WithValue(t.Context(), connKey{}, conn.(*serverConn)))
 		b := Draft(session, 1<<20)
 		if n := d.drafts.Load(); n != 1 {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // wayward is a codec whose Marshal calls leave, which panics or calls Goexit.
@@ -29,7 +30,7 @@ func (wayward) Unmarshal(b []byte, v any) error {
 }
 
 // overStreams makes the client's unary calls use streams.
-func overStreams(c *ClientConfig) {
+func overStreams(c *clientSetup) {
 	c.Sessions = always{streamed{c.Sessions.(always).session}}
 }
 
@@ -38,14 +39,14 @@ func overStreams(c *ClientConfig) {
 func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave  func()
-		server func(*ServerConfig)
-		client func(*ClientConfig)
+		server func(*options.Server)
+		client func(*clientSetup)
 		panics bool
 	}{
 		"Goexit on a worker":     {runtime.Goexit, onWorkers, nil, false},
 		"Goexit over a stream":   {runtime.Goexit, onWorkers, overStreams, false},
-		"a panic, inline":        {func() { panic("marshal") }, func(*ServerConfig) {}, nil, true},
-		"a panic, seen by stats": {func() { panic("marshal") }, func(c *ServerConfig) { c.Stats = append(c.Stats, tagger{}) }, nil, true},
+		"a panic, inline":        {func() { panic("marshal") }, func(*options.Server) {}, nil, true},
+		"a panic, seen by stats": {func() { panic("marshal") }, func(c *options.Server) { c.ServerStats = append(c.ServerStats, tagger{}) }, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,14 +56,12 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 					derived, cancel = context.WithCancel(ctx)
 					t.Cleanup(cancel)
 					return in, nil
-				}}, func(s *ServerConfig) {
-					c.server(s)
-					s.Codec = codec.WrapV1(wayward{func() {
-						if derived != nil { // stats compute the request's size
-							c.leave()
-						}
-					}})
-				}, c.client)
+				}}, c.server, c.client)
+				b.server.forced = codec.WrapV1(wayward{func() {
+					if derived != nil { // stats compute the request's size
+						c.leave()
+					}
+				}})
 				func() {
 					defer func() {
 						if r := recover(); (r != nil) != c.panics {
@@ -85,7 +84,7 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 // TestNoReplyOvertakesItsHeader: a header that another goroutine sends while the handler
 // returns is refused, or the caller gets it.
 func TestNoReplyOvertakesItsHeader(t *testing.T) {
-	for name, client := range map[string]func(*ClientConfig){"at once": nil, "over a stream": overStreams} {
+	for name, client := range map[string]func(*clientSetup){"at once": nil, "over a stream": overStreams} {
 		t.Run(name, func(t *testing.T) {
 			sent := make(chan error, 1)
 			b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {

@@ -6,28 +6,30 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
-// A Forward forwards the calls to services that a server does not have, as bytes.
-type Forward struct {
-	// Handler forwards a call. It sends and receives the message type that Codec supports.
-	// clientStreams is false if the caller must send exactly one message; the server has not
-	// checked that.
-	Handler func(s grpc.ServerStream, clientStreams bool) error
-	Codec   link.Codec
-
-	// Services returns the services to which calls are forwarded. It is called for the first
-	// call, and by Server.Info.
-	Services func() map[string]grpc.ServiceInfo
+// A forward forwards the calls to services that a server does not have, as bytes.
+type forward struct {
+	*options.Forward
+	codec link.Codec
 
 	once    sync.Once
 	streams map[string]*grpc.StreamDesc // by full method name
 	has     map[string]bool             // by service name
 }
 
+func newForward(o *options.Server) *forward {
+	if o.ForwardTo == nil {
+		return nil
+	}
+	return &forward{Forward: o.ForwardTo, codec: codec.WrapV2(o.ForwardTo.Codec)}
+}
+
 // learn calls Services once and keeps the result.
-func (f *Forward) learn() {
+func (f *forward) learn() {
 	f.once.Do(func() {
 		f.streams, f.has = make(map[string]*grpc.StreamDesc), make(map[string]bool)
 		for service, info := range f.Services() {
@@ -39,7 +41,7 @@ func (f *Forward) learn() {
 	})
 }
 
-func (f *Forward) stream(clientStreams bool) *grpc.StreamDesc {
+func (f *forward) stream(clientStreams bool) *grpc.StreamDesc {
 	return &grpc.StreamDesc{
 		StreamName: "forwarded", ClientStreams: true, ServerStreams: true,
 		Handler: func(_ any, s grpc.ServerStream) error { return f.Handler(s, clientStreams) },
@@ -47,27 +49,27 @@ func (f *Forward) stream(clientStreams bool) *grpc.StreamDesc {
 }
 
 // forwards reports whether calls to service are forwarded. The server's own services are
-// not. Services that the Forward does not have go to UnknownServiceHandler, if it is set.
+// not. Services that the forward does not have go to UnknownServiceHandler, if it is set.
 func (s *Server) forwards(service string) bool {
-	f := s.cfg.Forward
+	f := s.forward
 	if f == nil || s.services[service] != nil {
 		return false
 	}
 	f.learn()
-	return f.has[service] || s.cfg.Unknown == nil
+	return f.has[service] || s.opts.UnknownServices == nil
 }
 
 // method returns the method for a full name, even for one that is not in Services.
-func (f *Forward) method(full string) *method {
-	m := &method{name: full, codec: f.Codec}
+func (f *forward) method(full string) *method {
+	m := &method{name: full, codec: f.codec}
 	if m.stream = f.streams[full]; m.stream == nil {
 		m.stream = f.stream(true)
 	}
 	return m
 }
 
-// addTo adds the Forward's services to the map all, except those that the map has already.
-func (f *Forward) addTo(all map[string]grpc.ServiceInfo) {
+// addTo adds the forward's services to the map all, except those that the map has already.
+func (f *forward) addTo(all map[string]grpc.ServiceInfo) {
 	if f == nil {
 		return
 	}

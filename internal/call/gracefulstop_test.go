@@ -34,7 +34,7 @@ func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
 	for name, stopNow := range map[string]bool{"gone": false, "Stop": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := NewServer(ServerConfig{})
+				s := NewServer(limited(0), ServerConfig{})
 				sessions := []*leaving{{}, {}, {}}
 				for _, l := range sessions {
 					l.acceptor, l.drained = s.Accept(l), make(chan struct{})
@@ -77,7 +77,7 @@ func TestGracefulStopTakesCallsUntilASessionIsDrained(t *testing.T) {
 	for name, stopNow := range map[string]bool{"drained": false, "Stop": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := NewServer(ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+				s := NewServer(limited(0), ServerConfig{})
 				running, release := 0, make(chan struct{})
 				s.Register(&desc, handlers{stream: func(grpc.ServerStream) error {
 					running++

@@ -26,7 +26,7 @@ func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error 
 	o.Method = ci.method
 	o.Metadata = a.md
 	o.MaxReply = ci.maxRecv
-	if len(c.cfg.Creds) > 0 || ci.creds != nil {
+	if c.hasCreds(ci) {
 		auth, err := c.authMetadata(a, ci, o.Authority)
 		if err != nil {
 			return err
@@ -53,7 +53,7 @@ func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error 
 // messages are shared with p.
 func (c *Client) profileOf(ci *callInfo, authority string, p *link.Peer) *link.Profile {
 	profile := c.profile
-	if c.cfg.Shared {
+	if c.opts.ClientImmutable {
 		ci.codec = codec.Unshared(ci.codec)
 		if p.Shares && ci.codec == codec.Proto() || p.SharesBytes && ci.codec != codec.Proto() {
 			ci.codec = codec.Sharing(ci.codec)

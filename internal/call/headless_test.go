@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -44,7 +45,7 @@ func TestAMessageWithoutAHeader(t *testing.T) {
 	for name, receives := range map[string]bool{"before it is received": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := NewClient(ClientConfig{Sessions: always{headless{}}})
+				c := NewClient(options.NewClient(nil), ClientConfig{Sessions: always{headless{}}})
 				cs, err := c.NewStream(t.Context(), streamDesc, streamMethod)
 				if err != nil {
 					t.Fatal(err)

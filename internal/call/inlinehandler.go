@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // Inline handlers. A session can run a unary handler on the goroutine that called HandleStream, so
@@ -30,7 +31,7 @@ type inlineCalls struct {
 // inlineStream returns c's transport stream if c's handler may run inline there. Otherwise it returns nil.
 func (c *serverCall) inlineStream() link.InlineStream {
 	m, s := c.method, c.conn.server
-	if m.unary == nil || m.loop != nil || s.cfg.Placement == OnWorkers || s.labels {
+	if m.unary == nil || m.loop != nil || s.opts.PlaceHandlers == options.OnWorkers || s.labels {
 		return nil
 	}
 	l, ok := c.carried.transportStream.(link.InlineStream)

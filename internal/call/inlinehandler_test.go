@@ -82,7 +82,7 @@ func TestAMethodProvesThatItIsQuick(t *testing.T) {
 func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		server := NewServer(ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server := NewServer(limited(0), ServerConfig{})
 		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
 			<-release
 			return nil, context.Canceled
@@ -129,7 +129,7 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 func TestAReaderDoesNotWaitForAPlaceWhileCallsWaitForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 3
-		server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server := NewServer(limited(limit), ServerConfig{})
 		var ran atomic.Int32
 		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
 			ran.Add(1)
@@ -172,7 +172,7 @@ func TestAReaderDoesNotWaitForAPlaceWhileCallsWaitForIt(t *testing.T) {
 // behind it, and not for ever.
 func TestCallsThatComeWhileOthersWaitForAPlaceRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := NewServer(ServerConfig{MaxRemote: 1, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server := NewServer(limited(1), ServerConfig{})
 		release := make(chan struct{})
 		var ran atomic.Int32
 		blocks := false

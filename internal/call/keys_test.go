@@ -19,7 +19,7 @@ import (
 func newServerCall(o *link.CallHeader) *serverCall {
 	auth := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 	conn := &serverConn{
-		server: NewServer(ServerConfig{}),
+		server: NewServer(limited(0), ServerConfig{}),
 		peer:   &link.Peer{Addr: inproc.Addr("there"), LocalAddr: inproc.Addr("here"), AuthInfo: authInfo{auth}},
 		ctx:    context.Background(),
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/labeltest"
 )
 
@@ -45,25 +46,25 @@ func TestLabelsFromTheEnvironment(t *testing.T) {
 // placed is a caller's context, a placement, and whether handlers run on the caller's
 // goroutine with these if they are not labelled.
 var placed = []struct {
-	placement   Placement
+	placement   options.Placement
 	cancellable bool
 	onCaller    bool
 }{
-	{Auto, false, true},
-	{Auto, true, false},
-	{Inline, false, true},
-	{Inline, true, true},
-	{OnWorkers, false, false},
+	{options.Auto, false, true},
+	{options.Auto, true, false},
+	{options.Inline, false, true},
+	{options.Inline, true, true},
+	{options.OnWorkers, false, false},
 }
 
-func eachPlacement(t *testing.T, f func(t *testing.T, place func(*ServerConfig), ctx context.Context, onCaller bool)) {
+func eachPlacement(t *testing.T, f func(t *testing.T, place func(*options.Server), ctx context.Context, onCaller bool)) {
 	for _, p := range placed {
 		t.Run(fmt.Sprintf("placement %d, cancellable %v", p.placement, p.cancellable), func(t *testing.T) {
 			ctx := context.Background()
 			if p.cancellable {
 				ctx = t.Context()
 			}
-			f(t, func(c *ServerConfig) { c.Placement = p.placement }, ctx, p.onCaller)
+			f(t, func(c *options.Server) { c.PlaceHandlers = p.placement }, ctx, p.onCaller)
 		})
 	}
 }
@@ -89,7 +90,7 @@ func wantLabels(t *testing.T, when string, ctx context.Context, want map[string]
 
 func TestHandlersAreLabelledAndCallersKeepTheirLabels(t *testing.T) {
 	t.Setenv(labelsVariable, "grpc.method=true")
-	eachPlacement(t, func(t *testing.T, place func(*ServerConfig), ctx context.Context, _ bool) {
+	eachPlacement(t, func(t *testing.T, place func(*options.Server), ctx context.Context, _ bool) {
 		b := start(t, handlers{
 			unary: func(ctx context.Context, in *message) (*message, error) {
 				wantLabels(t, "unary handler", ctx, map[string]string{"grpc.method": unaryMethod})
@@ -134,7 +135,7 @@ func TestACallerKeepsLabelsThatItsContextDoesNotKnow(t *testing.T) {
 func TestACallerWhoseHandlerPanicsKeepsItsLabels(t *testing.T) {
 	t.Setenv(labelsVariable, "all")
 	b := start(t, handlers{unary: func(context.Context, *message) (*message, error) { panic("a handler's") }},
-		func(c *ServerConfig) { c.Placement = Inline }, nil)
+		func(c *options.Server) { c.PlaceHandlers = options.Inline }, nil)
 	pprof.Do(context.Background(), pprof.Labels("caller", "1"), func(ctx context.Context) {
 		func() {
 			defer func() { _ = recover() }()
@@ -170,7 +171,7 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 
 func TestWithoutTheVariableNothingIsLabelled(t *testing.T) {
 	t.Setenv(labelsVariable, "")
-	eachPlacement(t, func(t *testing.T, place func(*ServerConfig), ctx context.Context, onCaller bool) {
+	eachPlacement(t, func(t *testing.T, place func(*options.Server), ctx context.Context, onCaller bool) {
 		b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
 			want := "{}"
 			if onCaller {

@@ -50,9 +50,9 @@ func (r *reports) isLate(t *testing.T, what string, err error) {
 // Once its deadline has passed, a call has failed, even if the context's timer is late and what
 // the handler has said comes first.
 func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
-	for name, cc := range map[string]func(*ClientConfig){
+	for name, cc := range map[string]func(*clientSetup){
 		"one shot": nil,
-		"streamed": func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
+		"streamed": func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
 	} {
 		for says, end := range ends {
 			what := name + ", " + says

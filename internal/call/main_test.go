@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -77,26 +78,40 @@ type bed struct {
 	session link.Session
 }
 
+// A clientSetup is what a test can change of a client.
+type clientSetup struct {
+	*options.Client
+	ClientConfig
+}
+
+// limited returns the options of a server whose connections from other processes run so many
+// handlers at most; 0 for no limit.
+func limited(handlers uint32) *options.Server {
+	o := options.NewServer(nil)
+	o.MaxStreams = handlers
+	return o
+}
+
 // start returns a bed with the handlers h. sc and cc, which may be nil, change the
 // configurations of the server and the client.
-func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConfig)) *bed {
+func start(t testing.TB, h handlers, sc func(*options.Server), cc func(*clientSetup)) *bed {
 	t.Helper()
-	server := ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit}
+	server := options.NewServer(nil)
 	if sc != nil {
-		sc(&server)
+		sc(server)
 	}
-	b := &bed{server: NewServer(server)}
+	b := &bed{server: NewServer(server, ServerConfig{})}
 	b.server.Register(&desc, h, nil)
-	session, err := inproc.Connect("bed", inproc.Options{}, b.server.Accept)
+	session, err := inproc.Connect("bed", inproc.Options{Config: &options.NewClient(nil).Connections}, b.server.Accept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.session = session
-	client := ClientConfig{Sessions: always{session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}
+	client := clientSetup{options.NewClient(nil), ClientConfig{Sessions: always{session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}}
 	if cc != nil {
 		cc(&client)
 	}
-	b.Client = NewClient(client)
+	b.Client = NewClient(client.Client, client.ClientConfig)
 	b.BeginSession(session)
 	t.Cleanup(func() {
 		_ = session.Close(status.Error(codes.Canceled, "the test is over"))

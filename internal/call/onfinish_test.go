@@ -32,7 +32,7 @@ func TestOnFinishAsksTheStream(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
 					var cs grpc.ClientStream
 					finished := make(chan error, 1)
-					cs, err := NewClient(cfg).NewStream(ctx, streamDesc, streamMethod, grpc.OnFinish(func(err error) {
+					cs, err := NewClient(b.opts, cfg).NewStream(ctx, streamDesc, streamMethod, grpc.OnFinish(func(err error) {
 						if md, err := cs.Header(); md != nil || err != nil {
 							t.Errorf("Header: %v, %v", md, err)
 						}

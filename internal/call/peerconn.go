@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // Calls in both directions. A client may have a Server, which accepts the client's end of
@@ -62,15 +63,9 @@ func (c *serverConn) closePeerConn() {
 	}
 }
 
-// A CallCounter counts the running calls of a connection.
-type CallCounter interface {
-	Begin()
-	End()
-}
-
 // AcceptClient is Accept for the client's end of a session, whose peer calls s. Methods of s
 // affect only these calls, not the session. counter counts them, and may be nil.
-func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
+func (s *Server) AcceptClient(session link.Session, counter options.CallCounter) link.Acceptor {
 	side := &clientSide{Session: session}
 	side.conn = newServerConn(s, side)
 	side.conn.admission.counter = counter

@@ -130,7 +130,7 @@ func startRetried(t testing.TB, h handlers, maxAttempts int, way func(link.Sessi
 	cfg := b.cfg
 	cfg.Service = retryConfig(t, maxAttempts)
 	cfg.Sessions = always{way(b.session)}
-	b.Client = NewClient(cfg)
+	b.Client = NewClient(b.opts, cfg)
 	return b
 }
 
@@ -281,7 +281,7 @@ func TestALostConnectionIsRetried(t *testing.T) {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					session := *c.session
-					client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) }, &session)
+					client, in := retrying(t, handlers{}, false, func(cc *clientSetup) { cc.Service = retryConfig(t, 3) }, &session)
 					var f finish
 					begun := time.Now()
 					wantCode(t, call(client, f.option()), c.want)
@@ -314,7 +314,7 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 			t.Run(name+", "+why, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					session := &doomed{sends: 9, reason: reason}
-					client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) {
+					client, in := retrying(t, handlers{}, false, func(cc *clientSetup) {
 						if reason != errUnseen {
 							cc.Service = retryConfig(t, 3)
 						}
@@ -348,7 +348,7 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 func TestSessionsThatAreMissingAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
-			client, in := retrying(t, handlers{}, true, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) })
+			client, in := retrying(t, handlers{}, true, func(cc *clientSetup) { cc.Service = retryConfig(t, 3) })
 			var f finish
 			err := call(client, f.option())
 			wantCode(t, err, codes.Unavailable)
@@ -382,7 +382,7 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 			cfg := b.cfg
 			cfg.Service = retryConfig(t, 3)
 			cfg.Sessions = &inTurn{sessions: []link.Session{&doomed{refuse: true}, distant{b.session}, &doomed{refuse: true}, distant{b.session}, &doomed{refuse: true}, distant{b.session}}}
-			wantCode(t, call(NewClient(cfg)), codes.OK)
+			wantCode(t, call(NewClient(b.opts, cfg)), codes.OK)
 			if got := fmt.Sprint(previous); got != "[[] [1] [2]]" {
 				t.Errorf("%s: attempts %s", kind, got)
 			}

@@ -15,30 +15,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// ServerConfig configures a Server.
+// ServerConfig is what a Server needs besides its options.
 type ServerConfig struct {
-	Unary            []grpc.UnaryServerInterceptor
-	Stream           []grpc.StreamServerInterceptor
-	Stats            []stats.Handler
-	Tap              tap.ServerInHandle // may be nil
-	MaxRecv, MaxSend int                // in bytes
-	MaxStreams       uint32             // limit of running calls of an in-process session; 0 for none
-	MaxRemote        uint32             // limit of running handlers of any other session; 0 for none
-	Unknown          grpc.StreamHandler
-	Forward          *Forward   // may be nil
-	Codec            link.Codec // overrides the content-subtype's; may be nil
-	Placement        Placement
-	WaitForHandlers  bool
-	Shared           bool // share messages with clients that share theirs
-	Window           int  // flow-control window of an in-process stream, in bytes
+	// Unary and Stream are interceptors that run after those of the options.
+	Unary  []grpc.UnaryServerInterceptor
+	Stream []grpc.StreamServerInterceptor
 
 	// PeerConn returns the connection for calls to the peer of a session. If it is an
 	// io.Closer, it is closed when the session has ended.
@@ -47,7 +36,10 @@ type ServerConfig struct {
 
 // A Server holds services and serves the calls of any number of sessions.
 type Server struct {
+	opts    *options.Server
 	cfg     ServerConfig
+	forward *forward   // nil if no calls are forwarded
+	forced  link.Codec // of all calls; nil for that of the content-subtype
 	unary   grpc.UnaryServerInterceptor
 	stream  grpc.StreamServerInterceptor
 	stats   stats.Handler
@@ -86,12 +78,14 @@ func (m *method) clientStreams() bool { return m.stream != nil && m.stream.Clien
 func (m *method) serverStreams() bool { return m.stream != nil && m.stream.ServerStreams }
 
 // NewServer returns a server without services.
-func NewServer(cfg ServerConfig) *Server {
-	return &Server{
+func NewServer(o *options.Server, cfg ServerConfig) *Server {
+	s := &Server{
+		opts:     o,
 		cfg:      cfg,
-		unary:    chain(cfg.Unary, joinUnaryServer),
-		stream:   chain(cfg.Stream, joinStreamServer),
-		stats:    joinStats(cfg.Stats),
+		forward:  newForward(o),
+		unary:    chain(slices.Concat(o.ServerUnaryChain, cfg.Unary), joinUnaryServer),
+		stream:   chain(slices.Concat(o.ServerStreamChain, cfg.Stream), joinStreamServer),
+		stats:    joinStats(o.ServerStats),
 		codec:    defaultCodec(),
 		labels:   labelsMethods(),
 		services: make(map[string]*service),
@@ -99,6 +93,10 @@ func NewServer(cfg ServerConfig) *Server {
 		conns:    make(map[*serverConn]struct{}),
 		stopNow:  make(chan struct{}),
 	}
+	if o.ForcedCodec != nil {
+		s.forced = codec.WrapV2(o.ForcedCodec)
+	}
+	return s
 }
 
 // Register adds a service. If loop is not nil, its handlers run on loop. Register panics
@@ -168,8 +166,8 @@ func (s *Server) LoopOf(full string) wait.Loop {
 // Unregistered returns a handler of calls to methods that are not registered, for a
 // *grpc.Server with the same services, or nil if the *grpc.Server must refuse such calls.
 func (s *Server) Unregistered() grpc.StreamHandler {
-	if s.cfg.Forward == nil {
-		return s.cfg.Unknown
+	if s.forward == nil {
+		return s.opts.UnknownServices
 	}
 	return func(_ any, stream grpc.ServerStream) error {
 		full, _ := grpc.MethodFromServerStream(stream)
@@ -196,15 +194,16 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 		}
 		all[name] = info
 	}
-	s.cfg.Forward.addTo(all)
+	s.forward.addTo(all)
 	return all
 }
 
-// Start ends registration.
-func (s *Server) Start() {
+// Start ends registration. It reports false if the server was stopped.
+func (s *Server) Start() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
+	return !s.stopping
 }
 
 // Accept returns the Acceptor for a new session, or nil if the server was stopped.
@@ -257,9 +256,9 @@ func (s *Server) unregistered(full string) *method {
 	case !ok:
 		m.refusal = status.Newf(codes.Unimplemented, "malformed method name: %q", quotable(full))
 	case s.forwards(service):
-		return s.cfg.Forward.method(full)
-	case s.cfg.Unknown != nil:
-		m.stream = &grpc.StreamDesc{StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true}
+		return s.forward.method(full)
+	case s.opts.UnknownServices != nil:
+		m.stream = &grpc.StreamDesc{StreamName: "unknown", Handler: s.opts.UnknownServices, ClientStreams: true, ServerStreams: true}
 	case s.services[service] == nil:
 		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", quotable(service))
 	default:
@@ -284,8 +283,8 @@ func quotable(name string) string {
 // codecOf returns the codec of a call: the configured one, otherwise that of the content-subtype,
 // otherwise the default.
 func (s *Server) codecOf(subtype string) link.Codec {
-	if s.cfg.Codec != nil {
-		return s.cfg.Codec
+	if s.forced != nil {
+		return s.forced
 	}
 	if c := codecNamed(subtype); c != nil {
 		return c
@@ -312,14 +311,16 @@ var jsonCodec = codec.JSON()
 
 // shares reports whether messages are shared with clients that share theirs. They are not if a
 // codec other than protobuf's is configured or registered, because that codec must see them.
-func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
+func (s *Server) shares() bool {
+	return s.opts.ServerImmutable && s.forced == nil && s.codec == codec.Proto()
+}
 
 // errStopped is the reason for which a stopping server closes sessions. It is not a status error,
 // because clients get only its text and make a status from that.
 var errStopped = errors.New("the server was stopped")
 
 // Stop closes all sessions, which cancels their calls. It waits for the sessions to end,
-// and for running handlers if WaitForHandlers is set.
+// and for running handlers if AwaitHandlers is set.
 func (s *Server) Stop() {
 	conns := s.stop()
 	s.stopOnce.Do(func() { close(s.stopNow) })
@@ -328,7 +329,7 @@ func (s *Server) Stop() {
 	}
 	for _, c := range conns {
 		<-c.ended
-		if s.cfg.WaitForHandlers {
+		if s.opts.AwaitHandlers {
 			<-c.idle
 		}
 	}
@@ -384,7 +385,7 @@ func (s *Server) Method(full string) link.Method {
 
 // HasCodec reports whether the server has a codec for a content-subtype.
 func (s *Server) HasCodec(subtype string) bool {
-	return s.cfg.Codec != nil && subtype == s.cfg.Codec.Name() || codecNamed(subtype) != nil
+	return s.forced != nil && subtype == s.forced.Name() || codecNamed(subtype) != nil
 }
 
 // Compressors returns the names of the registered compressors. The result must not be modified.

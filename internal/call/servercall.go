@@ -59,7 +59,7 @@ func (c *serverCall) checkHead() error {
 // context returns the handler's context: the call itself, or what the tap handle, goroutine labels
 // and a stats handler have derived from it.
 func (c *serverCall) context() context.Context {
-	if s := c.conn.server; s.cfg.Tap == nil && !s.labels && s.stats == nil {
+	if s := c.conn.server; !s.Taps() && !s.labels && s.stats == nil {
 		return c
 	}
 	c.mu.Lock()
@@ -418,8 +418,8 @@ func (c *serverCall) claimEnd(st *status.Status) (e link.End, ok bool) {
 }
 
 // maxRecv and maxSend are the server's limits, in bytes.
-func (c *serverCall) maxRecv() int { return c.conn.server.cfg.MaxRecv }
-func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
+func (c *serverCall) maxRecv() int { return c.conn.server.opts.MaxRecv }
+func (c *serverCall) maxSend() int { return c.conn.server.opts.MaxSend }
 
 // checkSend returns an error if m exceeds the server's limit.
 func (c *serverCall) checkSend(m *link.Message) error {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A serverConn is the server's side of one session: its [link.Acceptor].
@@ -53,10 +54,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 	c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}
 	a := &c.admission
 	a.mu, a.onIdle = &s.workers.mu, c.idleLocked
-	limit := s.cfg.MaxRemote
-	if c.peer.Local {
-		limit = s.cfg.MaxStreams
-	}
+	limit := s.opts.HandlerLimit(c.peer.Local)
 	a.limit, a.ahead = int(min(limit, math.MaxInt32)), c.peer.Local && limit > 0
 	return c
 }
@@ -120,7 +118,7 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	}
 	sc.unary = call
 	caller := call.Caller
-	inline = c.server.placementOf(m, caller, inline) == Inline
+	inline = c.server.placementOf(m, caller, inline) == options.Inline
 	sc.inline = caller != nil && (inline || m.runsOnCaller)
 	if caller == nil {
 		sc.startTimer()
@@ -203,7 +201,7 @@ func (c *serverConn) Gone() {
 func (c *serverConn) Idle() <-chan struct{} { return c.idle }
 
 func (c *serverConn) Terms() link.Terms {
-	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares(), ShareBytes: c.server.cfg.Shared}
+	t := link.Terms{Window: c.server.opts.LocalWindow, Share: c.server.shares(), ShareBytes: c.server.opts.ServerImmutable}
 	if c.admission.ahead {
 		t.Admit = c.admission.admit
 	}
@@ -217,12 +215,11 @@ func (c *serverConn) Terms() link.Terms {
 // askTap asks the server's tap handle. It returns false if the handle has refused the call, which
 // has then ended.
 func (c *serverCall) askTap() bool {
-	handle := c.conn.server.cfg.Tap
-	if handle == nil {
+	if !c.conn.server.Taps() {
 		return true
 	}
 	c.conn.reportBegin() // for the context
-	ctx, refusal := AskTap(c, handle, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
+	ctx, refusal := c.conn.server.AskTap(c, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
 	if refusal == nil {
 		c.derive(ctx)
 		return true
@@ -235,10 +232,13 @@ func (c *serverCall) askTap() bool {
 	return false
 }
 
-// AskTap asks a tap handle about a call with the context ctx. It returns the call's new context, or
+// Taps reports whether the server has a tap handle.
+func (s *Server) Taps() bool { return s.opts.TapHandle != nil }
+
+// AskTap asks the tap handle about a call with the context ctx. It returns the call's new context, or
 // why the call is refused.
-func AskTap(ctx context.Context, handle tap.ServerInHandle, info *tap.Info) (context.Context, *status.Status) {
-	tapped, err := handle(ctx, info)
+func (s *Server) AskTap(ctx context.Context, info *tap.Info) (context.Context, *status.Status) {
+	tapped, err := s.opts.TapHandle(ctx, info)
 	if err != nil {
 		if st, ok := status.FromError(err); ok {
 			return nil, st

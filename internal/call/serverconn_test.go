@@ -44,7 +44,7 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 	const limit = 3
 	var running atomic.Int32
 	release := make(chan struct{})
-	server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+	server := NewServer(limited(limit), ServerConfig{})
 	server.Register(&desc, handlers{stream: func(ss grpc.ServerStream) error {
 		running.Add(1)
 		<-release // ignores its context

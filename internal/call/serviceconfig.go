@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A ServiceConfig is the part of gRPC's service config that applies to single calls:
@@ -36,10 +38,6 @@ type methodConfig struct {
 // noConfig is the config of methods that the service config does not name.
 var noConfig methodConfig
 
-// DefaultMaxCallAttempts is the default limit of a call's attempts, for retryPolicies
-// that allow more.
-const DefaultMaxCallAttempts = 5
-
 // The JSON of a service config. As in grpc-go, unknown fields and hedgingPolicy are ignored.
 type (
 	jsonServiceConfig struct {
@@ -50,6 +48,15 @@ type (
 	jsonName            struct{ Service, Method string }
 	jsonRetryThrottling struct{ MaxTokens, TokenRatio float64 }
 )
+
+// ConfigOf returns the service config with a text in JSON, as far as the options allow.
+func ConfigOf(o *options.Client, text string) (*ServiceConfig, error) {
+	s, err := ParseServiceConfig(text, o.MaxCallAttempts)
+	if err == nil && o.NoRetry {
+		s.disableRetry()
+	}
+	return s, err
+}
 
 // ParseServiceConfig parses a service config in JSON. maxCallAttempts limits the attempts
 // of its retryPolicies. Its errors have grpc-go's texts.
@@ -134,8 +141,8 @@ func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	return nil
 }
 
-// DisableRetry removes all retry policies and throttlers.
-func (sc *ServiceConfig) DisableRetry() {
+// disableRetry removes all retry policies and throttlers.
+func (sc *ServiceConfig) disableRetry() {
 	sc.rest = &noConfig
 	for _, mc := range sc.methods {
 		mc.RetryPolicy, mc.throttler = nil, nil

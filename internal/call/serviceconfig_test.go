@@ -38,7 +38,7 @@ func TestParseServiceConfig(t *testing.T) {
 		`{"methodConfig":[{"timeout":" 1s"}]}`:  "duration",
 		`{"methodConfig":[{"timeout":"1 s"}]}`:  "duration",
 	} {
-		sc, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
+		sc, err := ParseServiceConfig(text, 5)
 		if problem == "" && (err != nil || sc == nil) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -97,7 +97,7 @@ func TestServiceConfigsAreRefusedInTheWordsOfGRPC(t *testing.T) {
 		`{"methodConfig":[],"retryThrottling":null}`,
 		``,
 	} {
-		_, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
+		_, err := ParseServiceConfig(text, 5)
 		want := ""
 		if oracle := ofGRPC(text); oracle != nil {
 			want = strings.TrimPrefix(oracle.Error(), "grpc: ")
@@ -120,7 +120,7 @@ func TestAServiceConfigMayHaveNulls(t *testing.T) {
 		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":null}]}`,
 		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":null}]}`,
 	} {
-		if _, err := ParseServiceConfig(text, DefaultMaxCallAttempts); err != nil {
+		if _, err := ParseServiceConfig(text, 5); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -154,11 +154,11 @@ func TestTheClosestNameInAServiceConfigCounts(t *testing.T) {
 	sc, err := ParseServiceConfig(`{"methodConfig":[
 		{"name":[{}],"maxRequestMessageBytes":1},
 		{"name":[{"service":"s"},{"service":"p.s"}],"maxRequestMessageBytes":2},
-		{"name":[{"service":"s","method":"m"}],"maxRequestMessageBytes":3}]}`, DefaultMaxCallAttempts)
+		{"name":[{"service":"s","method":"m"}],"maxRequestMessageBytes":3}]}`, 5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare, err := ParseServiceConfig(`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":2}]}`, DefaultMaxCallAttempts)
+	bare, err := ParseServiceConfig(`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":2}]}`, 5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func FuzzParseServiceConfig(f *testing.F) {
 		f.Add(s, "/s/m")
 	}
 	f.Fuzz(func(t *testing.T, text, method string) {
-		sc, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
+		sc, err := ParseServiceConfig(text, 5)
 		if (sc == nil) != (err != nil) {
 			t.Fatalf("%v and %v", sc, err)
 		}
@@ -231,7 +231,7 @@ func TestHealthChecksAreRefusedWhereGRPCMakesThem(t *testing.T) {
 		`{"healthCheckConfig":{"serviceName":"s"},"loadBalancingConfig":[{"round_robin":{}},{"pick_first":{}}]}`: true,
 		`{"healthCheckConfig":{},"loadBalancingPolicy":"round_robin"}`:                                           true,
 	} {
-		if _, err := ParseServiceConfig(text, DefaultMaxCallAttempts); (err != nil) != refused {
+		if _, err := ParseServiceConfig(text, 5); (err != nil) != refused {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A panicking stats handler panics at the nth event of a type, once.
@@ -49,7 +51,7 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 		t.Run(event, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &panicking{event, 1, nil}
-				b := start(t, handlers{}, func(c *ServerConfig) { c.MaxStreams = 1 }, func(c *ClientConfig) { c.Stats = []stats.Handler{p} })
+				b := start(t, handlers{}, func(c *options.Server) { c.SetMaxStreams(1) }, func(c *clientSetup) { c.ClientStats = []stats.Handler{p} })
 				ctx, cancel := context.WithCancel(t.Context())
 				if !panics(func() {
 					s, err := b.NewStream(ctx, streamDesc, streamMethod)
@@ -87,7 +89,7 @@ func TestOthersReceiveAfterAStatsHandlerHasEndedAGoroutine(t *testing.T) {
 			t.Run(what+"/"+who, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := &panicking{"*stats.InHeader", 1, leave}
-					b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Stats = []stats.Handler{p} })
+					b := start(t, handlers{}, nil, func(c *clientSetup) { c.ClientStats = []stats.Handler{p} })
 					s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
 					if err != nil {
 						t.Fatal(err)
@@ -121,7 +123,7 @@ func TestAPanicInARetryEndsTheCall(t *testing.T) {
 			if event == "*stats.End" {
 				p.nth = 1 // of the first attempt
 			}
-			client, _ := retrying(t, handlers{}, false, func(cc *ClientConfig) { cc.Stats = []stats.Handler{p} }, &doomed{sends: 1})
+			client, _ := retrying(t, handlers{}, false, func(cc *clientSetup) { cc.ClientStats = []stats.Handler{p} }, &doomed{sends: 1})
 			s, err := client.NewStream(t.Context(), streamDesc, streamMethod)
 			if err != nil {
 				t.Fatal(err)

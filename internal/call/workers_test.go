@@ -11,10 +11,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // onWorkers makes a server run all handlers on workers.
-func onWorkers(c *ServerConfig) { c.Placement = OnWorkers }
+func onWorkers(c *options.Server) { c.PlaceHandlers = options.OnWorkers }
 
 // idleWorkers returns the number of the server's idle workers.
 func (b *bed) idleWorkers() int {
@@ -176,7 +178,7 @@ func TestGoexitEndsCallAndWorker(t *testing.T) {
 				runtime.Goexit()
 				return nil
 			},
-		}, func(c *ServerConfig) { c.Placement, c.MaxStreams = OnWorkers, 1 }, nil)
+		}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
 		for range 3 {
 			_, err := b.call(t.Context())
 			wantCode(t, err, codes.Internal)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -53,12 +54,12 @@ type Connector struct {
 
 // A Config says how to connect.
 type Config struct {
+	Options *options.Client
 	Name    string // the target, for the log; "" for no log
 	Dialer  link.Dialer
 	Backoff backoff.Config
-	Timeout time.Duration // of one attempt; a longer backoff after it extends the limit
-	Closed  error         // of calls after Close; a status error, or nil for ErrClosing
-	Idle    *Idleness     // counts calls; nil if the connector never goes idle
+	Closed  error     // of calls after Close; a status error, or nil for ErrClosing
+	Idle    *Idleness // counts calls; nil if the connector never goes idle
 
 	// OnSession is called with each new session before it is used.
 	OnSession func(link.Session)
@@ -282,7 +283,7 @@ func (c *Connector) dialUntilReady(all context.Context, number uint64, delay tim
 func (c *Connector) attemptTimeout() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(c.Timeout, interval(c.Backoff, c.redial.failures))
+	return max(c.Options.ConnectTimeout, interval(c.Backoff, c.redial.failures))
 }
 
 // backOff waits for d. It returns early if the context all is done, if worthwhile is closed, or if

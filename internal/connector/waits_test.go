@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A fakeSession is a session that ends when a test says so.
@@ -146,7 +147,7 @@ func TestSessionsAreEndedWithoutTheLock(t *testing.T) {
 		var c *Connector
 		ended := 0
 		s := &usingSession{fakeSession{done: make(chan struct{})}, func() { ended++; c.GetState() }}
-		c = New(Config{Dialer: dialled{s}, Idle: NewIdleness(time.Minute), OnSession: func(link.Session) {}})
+		c = New(Config{Options: &options.Client{}, Dialer: dialled{s}, Idle: NewIdleness(time.Minute), OnSession: func(link.Session) {}})
 		for range 2 {
 			c.Connect()
 			synctest.Wait()
@@ -189,7 +190,7 @@ func TestAllWaitsEnd(t *testing.T) {
 						w.ctx, w.cancel = context.WithTimeout(w.ctx, 10*time.Minute)
 						defer w.cancel()
 					}
-					cfg := Config{Dialer: w, Backoff: backoff.Config{BaseDelay: time.Hour, MaxDelay: time.Hour, Multiplier: 1}, OnSession: func(link.Session) {}}
+					cfg := Config{Options: &options.Client{}, Dialer: w, Backoff: backoff.Config{BaseDelay: time.Hour, MaxDelay: time.Hour, Multiplier: 1}, OnSession: func(link.Session) {}}
 					if by == "the idle timeout" {
 						cfg.Idle = NewIdleness(time.Minute)
 					}

@@ -47,20 +47,6 @@ func Age(d time.Duration) time.Duration {
 	return Of(float64(d) * (1 + jitter*(2*rand.Float64()-1)))
 }
 
-// AfterAge returns timers that call drain at the age of a connection whose server's MaxConnectionAge
-// is age, and end after the grace period. 0 stands for no age, or no end of the grace.
-func AfterAge(age, grace time.Duration, drain, end func()) (all []*time.Timer) {
-	if age <= 0 {
-		return nil
-	}
-	age = Age(age)
-	all = append(all, time.AfterFunc(age, drain))
-	if grace != 0 {
-		all = append(all, time.AfterFunc(Sum(age, max(grace, 0)), end))
-	}
-	return all
-}
-
 // Recheck returns d, but at least a millisecond. It is for timers that check something again and
 // again, and would take a processor if d is tiny.
 func Recheck(d time.Duration) time.Duration { return max(d, time.Millisecond) }

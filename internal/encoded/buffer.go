@@ -5,7 +5,10 @@ package encoded
 
 import (
 	"math/bits"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 )
 
 // A Buffer is pooled memory for reads, for writes and for queued messages. It has one owner at a
@@ -59,4 +62,79 @@ func (b *Buffer) Grow(n int) *Buffer {
 	larger.B = append(larger.B, b.B...)
 	b.Free()
 	return larger
+}
+
+// Messages of at least minKept bytes may keep the memory that they arrive in.
+const minKept = 256 << 10
+
+// A Keeper supplies the memory in which large messages arrive, or into which they are copied from
+// shared memory before they are decoded. Most large messages consist mostly of one field, which
+// can refer to that memory instead of a copy. Memory that a message keeps does not come from a
+// pool. Where messages do not keep their memory, pooled memory costs less. So after a message that
+// did not keep its memory, the Keeper uses pooled memory for the next ones.
+//
+// The zero value is ready to use. It is safe for concurrent use.
+type Keeper struct{ skip atomic.Int32 }
+
+// skipped is how many large messages get pooled memory after a message that did not keep its
+// memory.
+const skipped = 31
+
+// NewBuffer returns a buffer of the length of a message. The caller fills it and passes it to
+// [Decode].
+func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
+	b := k.empty(size, compressed)
+	b.B = b.B[:size]
+	return b
+}
+
+// Add appends a piece of a message of size bytes to b, which holds the earlier pieces, and
+// returns the buffer that holds all. b is nil before the first piece.
+func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer {
+	have := 0
+	if b != nil {
+		have = len(b.B)
+	}
+	if need := have + len(piece); b == nil || need > cap(b.B) {
+		var larger *Buffer
+		if room := Room(size, need); room < size {
+			larger = NewBuffer(room)
+		} else {
+			larger = k.empty(size, compressed)
+		}
+		if b != nil {
+			larger.B = append(larger.B, b.B...)
+			b.Free()
+		}
+		b = larger
+	}
+	b.B = append(b.B, piece...)
+	return b
+}
+
+// empty returns an empty buffer with room for a message.
+func (k *Keeper) empty(size int, compressed bool) *Buffer {
+	if size < minKept || compressed {
+		return NewBuffer(size)
+	}
+	if left := k.skip.Load(); left > 0 {
+		k.skip.CompareAndSwap(left, left-1)
+		return NewBuffer(size)
+	}
+	return &Buffer{B: uncleared(size)[:0], keeper: k}
+}
+
+// uncleared returns n bytes with any contents. n must be greater than zero.
+func uncleared(n int) []byte {
+	var s strings.Builder // its memory is not cleared
+	s.Grow(n)
+	s.WriteByte(0)
+	return unsafe.Slice(unsafe.StringData(s.String()), n)
+}
+
+// note records whether a message has kept its memory.
+func (k *Keeper) note(kept bool) {
+	if !kept {
+		k.skip.Store(skipped)
+	}
 }

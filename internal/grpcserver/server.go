@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -30,59 +32,54 @@ import (
 type Config struct {
 	Register func(grpc.ServiceRegistrar)   // registers the services
 	Loop     func(method string) wait.Loop // runs the handlers of a method; nil for goroutines
-	Unary    []grpc.UnaryServerInterceptor // the first one outermost
-	Stream   []grpc.StreamServerInterceptor
+	Options  *options.Server               // interceptors, and all that ForGRPC returns; GRPCOptions come last
+	More     []grpc.ServerOption           // after those of ForGRPC
+
+	// Stream is the outermost interceptor of streams.
+	Stream grpc.StreamServerInterceptor
 
 	// Tap is the tap handle for requests of ServeHTTP, because grpc-go asks none for them. It
 	// returns the call's context, or the status of a refusal. It may be nil.
 	Tap func(context.Context, *tap.Info) (context.Context, *status.Status)
-
-	Options []grpc.ServerOption // all but interceptors; credentials are ignored
 }
 
 // A Server serves the connections that Take gives it, and the requests that ServeHTTP gets. Its
 // methods are safe for concurrent use.
 type Server struct {
-	inner  *grpc.Server
-	newWeb func() *grpc.Server // makes web
+	config func() Config
 	conns  *listener
-	ended  chan struct{} // closed when inner serves no more
+
+	// Set with mu, while the server is not stopped.
+	inner *grpc.Server   // of connections; nil before the first
+	web   *grpc.Server   // of requests; nil before the first
+	ended sync.WaitGroup // until inner serves no more
 
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	setups    sync.WaitGroup           // counts settingUp; none is added once stopped
 	stopped   bool
-	web       *grpc.Server          // of requests; nil before the first
 	requests  map[*request]struct{} // that are being answered
 	answering sync.WaitGroup        // calls of ServeHTTP; none is added once stopped
 }
 
-// New returns a running server. It must be stopped.
-func New(c Config) *Server {
-	loops := loops(c.Loop)
-	opts := append([]grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Unary...),
-		grpc.ChainStreamInterceptor(loops.stream), grpc.ChainStreamInterceptor(c.Stream...),
-	}, c.Options...)
-	s := &Server{
-		inner: grpc.NewServer(append(opts, grpc.Creds(alreadyDone{}))...),
-		conns: &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
-		ended: make(chan struct{}),
-
+// New returns a server. It calls config when the first client has come.
+func New(config func() Config) *Server {
+	return &Server{
+		config:    config,
+		conns:     &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
 		settingUp: make(map[*connection]struct{}),
 		requests:  make(map[*request]struct{}),
 	}
-	c.Register(s.inner)
-	s.newWeb = func() *grpc.Server {
-		first := []grpc.ServerOption{grpc.StatsHandler(peers{c.Tap}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream)}
-		web := grpc.NewServer(append(first, opts...)...)
-		c.Register(web)
-		return web
-	}
-	go func() {
-		defer close(s.ended)
-		_ = s.inner.Serve(s.conns)
-	}()
+}
+
+// newServer returns a grpc.Server with the services and options of c. The options first precede c's.
+func newServer(c Config, first ...grpc.ServerOption) *grpc.Server {
+	loops := loops(c.Loop)
+	s := grpc.NewServer(slices.Concat(first, []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Options.ServerUnaryChain...),
+		grpc.ChainStreamInterceptor(loops.stream, c.Stream), grpc.ChainStreamInterceptor(c.Options.ServerStreamChain...),
+	}, c.Options.ForGRPC(), c.More, c.Options.GRPCOptions, []grpc.ServerOption{grpc.Creds(alreadyDone{})})...)
+	c.Register(s)
 	return s
 }
 
@@ -104,11 +101,16 @@ func (s *Server) Take(conn net.Conn, first []byte, auth credentials.AuthInfo, de
 func (s *Server) add(c *connection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped {
-		s.settingUp[c] = struct{}{}
-		s.setups.Add(1)
+	if s.stopped {
+		return false
 	}
-	return !s.stopped
+	if s.inner == nil {
+		s.inner = newServer(s.config())
+		s.ended.Go(func() { _ = s.inner.Serve(s.conns) })
+	}
+	s.settingUp[c] = struct{}{}
+	s.setups.Add(1)
+	return true
 }
 
 // removeLocked records that c is no longer being set up.
@@ -144,8 +146,10 @@ func (s *Server) abandon(atOnce bool) {
 func (s *Server) GracefulStop() {
 	s.abandon(false)
 	s.setups.Wait() // grpc-go would close connections that it has accepted but not begun to set up
-	s.inner.GracefulStop()
-	<-s.ended
+	if s.inner != nil {
+		s.inner.GracefulStop()
+	}
+	s.ended.Wait()
 	s.answering.Wait()
 	s.stopWeb()
 }
@@ -160,17 +164,16 @@ func (s *Server) Stop() {
 	}
 	s.mu.Unlock()
 	s.stopWeb()
-	s.inner.Stop()
-	<-s.ended
+	if s.inner != nil {
+		s.inner.Stop()
+	}
+	s.ended.Wait()
 }
 
 // stopWeb cancels the calls of ServeHTTP. The server was stopped.
 func (s *Server) stopWeb() {
-	s.mu.Lock()
-	web := s.web
-	s.mu.Unlock()
-	if web != nil {
-		web.Stop()
+	if s.web != nil {
+		s.web.Stop()
 	}
 }
 
@@ -185,7 +188,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, p *link.Peer)
 		s.requests[held] = struct{}{}
 		s.answering.Add(1)
 		if s.web == nil {
-			s.web = s.newWeb()
+			c := s.config()
+			s.web = newServer(c, grpc.StatsHandler(peers{c.Tap}), grpc.ChainUnaryInterceptor(holdUnary), grpc.ChainStreamInterceptor(holdStream))
 		}
 	}
 	web := s.web

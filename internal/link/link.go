@@ -73,7 +73,7 @@ type Acceptor interface {
 	// must use NewStream, HandleUnary does nothing and returns ErrNoCall.
 	HandleUnary(c *UnaryCall, inline bool) error
 
-	// HandleStream is called for each stream. Without Peer.Parallel one goroutine at a time calls
+	// HandleStream is called for each stream. Without Caps.Parallel one goroutine at a time calls
 	// it. It returns at once, or when there is room for the stream. An error refuses the stream.
 	// The acceptor must not use a stream that it has refused.
 	HandleStream(s Stream, o *CallHeader) error
@@ -270,6 +270,22 @@ type Peer struct {
 	// Request returns the request that opened a WebSocket; nil for other connections.
 	Request func() *http.Request
 
+	Caps
+
+	// Path is how calls travel, which may be nearer than Addr says.
+	Path counters.Path
+
+	// NotNearer says why a client got no nearer path than its TCP connection although it wanted
+	// one.
+	NotNearer string
+}
+
+// Caps are what a session can do.
+type Caps struct {
+	// Local says that the caller's context reaches the callee, so the callee needs no timer for
+	// the deadline.
+	Local bool
+
 	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
 	OneShot bool
 
@@ -290,17 +306,6 @@ type Peer struct {
 	// a copy if [Codec.Sized] returns a part of that memory. Draft returns nil if no such memory
 	// is free, and Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
-
-	// Path is how calls travel, which may be nearer than Addr says.
-	Path counters.Path
-
-	// NotNearer says why a client got no nearer path than its TCP connection although it wanted
-	// one.
-	NotNearer string
-
-	// Local says that the caller's context reaches the callee, so the callee needs no timer for
-	// the deadline.
-	Local bool
 }
 
 // A Frame is passed by one Send or Recv of a stream. Any subset of its parts may be set. Their

@@ -51,7 +51,7 @@ func TestWhoGivesUpItsTurn(t *testing.T) {
 		a, b := net.Pipe()
 		defer a.Close()
 		defer b.Close()
-		s := New(a, Options{Client: true})
+		s := newSession(a, Options{Client: true})
 		s.hello.Calls, s.ownCalls, s.roles.Reader = 1, 1, waits.ReadLoop
 		left := make(chan struct{}, n)
 		var cancels []context.CancelFunc
@@ -351,7 +351,7 @@ func TestASideSaysWhetherItTakesCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				s := New(ours, Options{Client: true})
+				s := newSession(ours, Options{Client: true})
 				c.start(s)
 				b := make([]byte, 100)
 				n, err := io.ReadAtLeast(theirs, b, len(wire.Magic)+4)

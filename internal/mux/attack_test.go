@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -186,7 +187,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 	const calls, small, size, most = 290, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{}, Options{MaxWindow: wire.MinWindow}, accepted)
+		cs, ss := pair(t, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.MaxStreamWindow = wire.MinWindow })}, accepted)
 		var streams [][2]*stream
 		unread := func() (all int) {
 			synctest.Wait()
@@ -209,7 +210,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 			}
 		}
 		// The credit for what crosses the limit, at most a call's window, can have been given back.
-		if n := unread(); n < most || n > most+wire.MinWindow+ss.opts.ConnWindow {
+		if n := unread(); n < most || n > most+wire.MinWindow+ss.opts.Config.ConnWindow {
 			t.Errorf("%d bytes are unread, of %d that were sent; %d may", n, calls*wire.MinWindow, most)
 		}
 		reads := func(st *stream) {
@@ -255,7 +256,7 @@ func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
 	const calls, size, most = 100, 4 << 20, 16 << 10
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		_, peer := met(t, Options{MaxWindow: size}, w)
+		_, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.MaxStreamWindow = size })}, w)
 		peer.write(askFor(calls, nil))
 		for _, st := range w.streams {
 			go func() { _, _ = receive(st, math.MaxInt) }()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -326,7 +327,7 @@ func (c *closing) Gone() { c.gone <- c.told }
 func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, peers := net.Pipe()
-		s, w := New(mine, Options{}), &closing{gone: make(chan bool, 2)}
+		s, w := newSession(mine, Options{}), &closing{gone: make(chan bool, 2)}
 		s.Start(w)
 		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 		go peer.readAll()
@@ -345,24 +346,32 @@ func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	})
 }
 
-// TestASessionThatDrainsBeforeItStarts checks that such a session ends by itself.
+// TestASessionThatDrainsBeforeItStarts checks that such a session ends by itself: after the peer's
+// answer if it accepts calls, and otherwise at once.
 func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mine, peers := net.Pipe()
-		s := New(mine, Options{})
-		s.Drain()
-		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
-		go peer.readAll()
-		s.Start(nil)
-		peer.write(start())
-		peer.write(pong(peer))
-		if n := len(peer.of(wire.KindBye)); n != 1 {
-			t.Errorf("the peer gets %d BYEs", n)
-		}
-		_ = peers.Close()
-		<-s.Gone()
-		<-peer.read
-	})
+	for _, acceptor := range []link.Acceptor{&witness{}, nil} {
+		synctest.Test(t, func(t *testing.T) {
+			mine, peers := net.Pipe()
+			s := newSession(mine, Options{})
+			s.Drain()
+			peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+			go peer.readAll()
+			s.Start(acceptor)
+			peer.write(start())
+			if acceptor != nil {
+				if n := len(peer.of(wire.KindBye)); n != 0 {
+					t.Errorf("the peer gets %d BYEs before it answers", n)
+				}
+				peer.write(pong(peer))
+			}
+			if n := len(peer.of(wire.KindBye)); n != 1 {
+				t.Errorf("the peer gets %d BYEs", n)
+			}
+			_ = peers.Close()
+			<-s.Gone()
+			<-peer.read
+		})
+	}
 }
 
 // TestASecondReplyAfterAFullWindow checks that a second reply can arrive, and end the
@@ -371,7 +380,7 @@ func TestASecondReplyAfterAFullWindow(t *testing.T) {
 	for _, size := range []int{waits.Granted(wire.MinWindow) - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{}
-			o := Options{Window: wire.MinWindow, MaxWindow: 2 * wire.MinWindow}
+			o := Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = wire.MinWindow; c.MaxStreamWindow = 2 * wire.MinWindow })}
 			client := o
 			client.Client = true
 			cs, _ := pair(t, client, o, w)

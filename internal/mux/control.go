@@ -42,6 +42,7 @@ func (s *Session) handleHello(body []byte) error {
 	}
 	err = addCredit(&s.writing.connOut, h.Connection-s.hello.Connection)
 	s.hello, s.reading.isMet = h, true
+	s.life.PeerAllows(fromMillis(h.Ping), fromMillis(h.IdlePing))
 	s.mu.Unlock()
 	after.run()
 	s.counted.Begin(s.opts.Client, s.opts.Peer.Path)
@@ -125,10 +126,6 @@ type byeError string
 
 func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
 
-// maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit
-// systems, too.
-const maxPromised = 1 << 30
-
 // returnCredit counts n received bytes, and returns their credit to the peer once enough has
 // accumulated for a CREDIT frame. The session's mu is held.
 func (st *stream) returnCredit(n int) {
@@ -158,7 +155,7 @@ func (st *stream) grantForMessage(it *item) bool {
 	switch {
 	case it.Missing > 0:
 		st.markReceived(it)
-		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.MaxWindow)
+		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.Config.MaxStreamWindow)
 	case st.in.flow.Credit <= 0:
 		grant = it.Size + wire.MessageCost
 	}
@@ -199,7 +196,7 @@ const windowsUnread = 256
 // returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
 // and while not too many bytes are unread. mu is held.
 func (s *Session) returnConnCredit() {
-	if s.taken >= s.opts.ConnWindow/4 && s.unread/windowsUnread < s.opts.Window {
+	if s.taken >= s.opts.Config.ConnWindow/4 && s.unread/windowsUnread < s.opts.Config.StreamWindow {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
 		s.connIn += s.taken
 		s.taken = 0

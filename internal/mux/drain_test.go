@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -83,7 +85,11 @@ func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {
 	begin := map[string]func(*Session){
 		"Drain":  func(s *Session) { s.Drain() },
 		"Retire": func(s *Session) { s.Retire() },
-		"age":    (*Session).onMaxAge,
+		"age": func(s *Session) {
+			for holds(s, func() bool { return s.life.Drain() == lifecycle.Accepting }) {
+				pass(time.Second)
+			}
+		},
 	}
 	for name, drain := range begin {
 		for _, client := range []bool{false, true} {
@@ -99,7 +105,9 @@ func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {
 				}
 				synctest.Test(t, func(t *testing.T) {
 					w := &witness{}
-					s, peer := met(t, Options{Client: client}, w)
+					s, peer := met(t, Options{Client: client, Config: configured(client, func(c *options.Connections) {
+						c.Given.Server.MaxConnectionAge = time.Hour
+					})}, w)
 					peer.write(opened(first(client))) // else a session that leaves ends after the answer
 					synctest.Wait()
 					id, last, taken, answered := first(client), first(client), 1, false
@@ -206,7 +214,9 @@ func TestALeavingSessionWaitsForCallsOnTheirWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{ServerKeepalive: keepalive.ServerParameters{MaxConnectionIdle: time.Hour}}, w)
+				s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) {
+					c.Given.Server = keepalive.ServerParameters{MaxConnectionIdle: time.Hour}
+				})}, w)
 				begin(s)
 				synctest.Wait()
 				peer.write(opened(1), literal(message, 1, 1), literal(finish, 1))
@@ -422,7 +432,7 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 // how many were opened.
 func drainAmidUploads(t *testing.T, round int, drain func(cs, ss *Session)) (opened int) {
 	a, b := net.Pipe()
-	cs, ss := New(a, Options{Client: true, Name: "client"}), New(b, Options{Name: "server"})
+	cs, ss := newSession(a, Options{Client: true, Name: "client"}), newSession(b, Options{Name: "server"})
 	ss.Start(transporttest.Sink{Codec: codec.Proto()})
 	cs.Start(transporttest.Sink{Codec: codec.Proto()})
 	if err := errors.Join(cs.Meet(t.Context()), ss.Meet(t.Context())); err != nil {

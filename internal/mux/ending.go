@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -16,71 +17,65 @@ import (
 
 // How a session ends.
 
-// leave makes the session end, for the given reason, as soon as no call is left. mu is held.
-func (s *Session) leave(reason error) {
-	if s.leaving == nil {
-		s.leaving = reason
+// perform does what life says. mu is held.
+func (s *Session) perform(do lifecycle.Task) {
+	if do == 0 {
+		return
 	}
-	s.closeIfDrained()
+	if do&lifecycle.RefuseOwn != 0 {
+		close(s.done)
+		var after callbacks
+		for s.writing.held.first != nil {
+			s.writing.held.first.abort(link.Unprocessed{Err: s.life.Refusal(), Unsent: true}, false, &after)
+		}
+		after.run() // wakes the callers, which have set no callbacks yet
+	}
+	if do&lifecycle.Announce != 0 {
+		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
+		s.drain.ping = s.appendPing()
+	}
+	if do&lifecycle.RefusePeer != 0 {
+		close(s.drained)
+		s.writing.control = wire.AppendDrain(s.writing.control, s.last)
+	}
+	if do&lifecycle.Ping != 0 {
+		s.appendPing()
+	}
+	switch {
+	case s.life.Reason() != nil:
+	case do&lifecycle.Finish != 0:
+		reason := fmt.Errorf("%s: %w", s.opts.Name, s.life.Leaving())
+		s.terminating.Go(func() { s.terminate(reason, wire.ByeDone, false) })
+	case do&lifecycle.Expire != 0:
+		s.terminating.Go(func() { s.terminate(lifecycle.ErrOld, wire.ByeClosed, false) })
+	case do&lifecycle.Lost != 0:
+		s.terminating.Go(func() { s.fail(lifecycle.ErrDead) })
+	}
+	if do&lifecycle.Close != 0 {
+		s.writing.lost = true
+		_ = s.conn.Close()
+	}
+	if do&lifecycle.SetTimer != 0 {
+		s.timer.Set(s.life.Next(), s.onTimer)
+	}
+	if do&^lifecycle.SetTimer != 0 && s.life.State() != lifecycle.Opening {
+		s.wakeWriter()
+	}
+}
+
+// onTimer does what is due in the session's life.
+func (s *Session) onTimer() {
+	s.mu.Lock()
+	s.timer.Fired()
+	s.perform(s.life.Fire(s.calls > 0))
+	s.flush(false)
 }
 
 // Retire implements [link.Session].
 func (s *Session) Retire() {
 	s.mu.Lock()
-	s.retire(errors.New("the connection is retired"))
+	s.perform(s.life.Retire(errors.New("the connection is retired")))
 	s.flush(false)
-}
-
-// retire stops this side from making more calls, announces a drain, and lets the session end when
-// no call is left. mu is held.
-func (s *Session) retire(reason error) {
-	s.refuse(reason)
-	s.announce()
-	s.leave(reason)
-}
-
-// refuse stops this side from making more calls. New calls fail with reason. mu is held.
-func (s *Session) refuse(reason error) {
-	if s.refusal != nil {
-		return
-	}
-	s.refusal = reason
-	close(s.done)
-	var after callbacks
-	for s.writing.held.first != nil {
-		s.writing.held.first.abort(link.Unprocessed{Err: reason, Unsent: true}, false, &after)
-	}
-	after.run() // wakes the callers, which have set no callbacks yet
-}
-
-// closeIfDrained ends the session if leave was called, no call is left, and no call of the peer
-// can be on its way. mu is held.
-func (s *Session) closeIfDrained() {
-	if s.leaving == nil || s.ended != nil || !s.started || len(s.live) > 0 || s.closing {
-		return
-	}
-	if !link.IsClosed(s.drained) {
-		s.announce() // as soon as no more calls are accepted, refuseCalls calls closeIfDrained again
-		s.wakeWriter()
-		return
-	}
-	s.closing = true
-	s.terminating.Go(s.closeDrained)
-}
-
-// closeDrained ends a session that closeIfDrained has found without calls. It does nothing if
-// this side has made a call since.
-func (s *Session) closeDrained() {
-	s.mu.Lock()
-	if len(s.live) > 0 {
-		s.closing = false
-		s.mu.Unlock()
-		return
-	}
-	reason := fmt.Errorf("%s: %w", s.opts.Name, s.leaving)
-	s.refuse(reason)
-	s.mu.Unlock()
-	s.terminate(reason, wire.ByeDone, false)
 }
 
 // Written implements [link.Session]. The channel is closed after Options.CloseTimeout at the
@@ -152,21 +147,18 @@ func (s *Session) fail(reason error) {
 // frames would arrive.
 func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
-	lost = lost || s.writing.broken != nil
-	if lost {
-		s.writing.lost = true
-		_ = s.conn.Close()
-	}
-	if s.ended != nil {
+	started := s.life.State() != lifecycle.Opening
+	do := s.life.End(reason, lost || s.writing.broken != nil)
+	if do&lifecycle.EndCalls == 0 {
+		s.perform(do)
 		s.wakeWriter()
 		s.mu.Unlock()
 		return
 	}
-	s.ended, s.roles.Ended = reason, true
+	s.roles.Ended = true
 	s.terminating.Add(1)
 	defer s.terminating.Done()
-	s.refuse(reason)
-	s.refuseCalls()
+	s.perform(do)
 	bye := code
 	if code == wire.ByeClosed && len(s.live) == 0 {
 		bye = wire.ByeDone // no call is cut off
@@ -186,16 +178,9 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 			st.abortUnread(reason, &after)
 		}
 	}
-	started := s.started
-	if !lost && started {
-		s.closeTimer = time.AfterFunc(s.opts.CloseTimeout, s.closeConn)
-	}
 	s.wakeWriter()
 	s.do(s.roles.NeedReader()) // to see the peer close the connection
 	s.mu.Unlock()
-	if !started {
-		_ = s.conn.Close()
-	}
 	after.run()
 	switch {
 	case !s.opts.Client && code == wire.ByeProtocol && !link.IsClosed(s.helloReceived):
@@ -225,15 +210,6 @@ func (s *Session) hasReplies() bool {
 	return false
 }
 
-// closeConn closes the connection at once. Queued frames are lost.
-func (s *Session) closeConn() {
-	s.mu.Lock()
-	s.writing.lost = true
-	s.wakeWriter()
-	s.mu.Unlock()
-	_ = s.conn.Close()
-}
-
 // Drains.
 //
 // A drain has two steps, so that it loses no call that is on its way. First the side that drains
@@ -254,11 +230,9 @@ func (s *Session) closeConn() {
 //   - If a session was told to leave, it first drains and then ends, because another call of the
 //     peer may be on its way when the last one ends.
 
-// A drain is the state of a session's drains in both directions. Guarded by mu.
+// A drain is what a session knows of drains in both directions besides its life. Guarded by mu.
 type drain struct {
-	announced time.Time   // when the first DRAIN was sent; zero if it was not
-	ping      uint64      // the number of the PING that followed it
-	timer     *time.Timer // refuses calls if the peer does not answer; nil if none was announced
+	ping uint64 // the number of the PING that followed this side's announcement
 
 	got        int    // how many DRAINs have arrived
 	takes      uint64 // the last of our calls that the peer accepts
@@ -266,74 +240,19 @@ type drain struct {
 	pongs      []byte // PONGs that follow the heads of these calls
 }
 
-// maxDraining is how long a side that drains accepts calls of a peer that does not answer and still
-// has calls open. It is grpc-go's value. If the peer has no calls open, it is Options.CloseTimeout.
-const maxDraining = time.Minute
-
 // Drain implements [link.Session]. The side that accepted the connection leaves: its
 // handlers may make calls until they have returned, and then the session ends.
 func (s *Session) Drain() <-chan struct{} {
 	s.mu.Lock()
-	s.announce()
-	if !s.opts.Client {
-		s.leave(errors.New("the server is going away"))
-	}
+	s.perform(s.life.StopAccepting(errors.New("the server is going away")))
 	s.flush(false)
 	return s.drained
 }
 
-// announce announces that no more calls will be accepted. A session without an acceptor never
-// accepts calls, so it skips the announcement and refuses them at once. mu is held.
-func (s *Session) announce() {
-	d := &s.drain
-	switch {
-	case !d.announced.IsZero() || link.IsClosed(s.drained):
-	case s.started && s.acceptor == nil:
-		s.refuseCalls()
-	default:
-		d.announced = time.Now()
-		d.timer = time.AfterFunc(s.opts.CloseTimeout, s.onDrainTimer)
-		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
-		d.ping = s.appendPing()
-	}
-}
-
-// isDraining reports whether a drain was announced and calls are still accepted. mu is held.
-func (s *Session) isDraining() bool {
-	return !s.drain.announced.IsZero() && !link.IsClosed(s.drained)
-}
-
-// refuseCalls makes the session accept no more calls, and tells the peer which call was the last.
-// mu is held.
-func (s *Session) refuseCalls() {
-	if link.IsClosed(s.drained) {
-		return
-	}
-	close(s.drained)
-	if s.drain.timer != nil {
-		s.drain.timer.Stop()
-	}
-	s.writing.control = wire.AppendDrain(s.writing.control, s.last)
-	s.closeIfDrained()
-}
-
-// onDrainTimer refuses the calls of a peer that is late to answer.
-func (s *Session) onDrainTimer() {
-	s.mu.Lock()
-	switch {
-	case !s.isDraining():
-	case s.calls == 0 || time.Since(s.drain.announced) >= maxDraining:
-		s.refuseCalls()
-	default:
-		s.drain.timer.Reset(s.opts.CloseTimeout)
-	}
-	s.flush(false)
-}
-
 // handlePong handles the answer to a PING. mu is held.
 func (s *Session) handlePong(data [8]byte) {
-	if s.isDraining() && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
-		s.refuseCalls()
+	if s.life.Drain() == lifecycle.Announced && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
+		s.perform(s.life.PeerAnswers())
 	}
 }
 
@@ -347,12 +266,13 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	}
 	first := d.got == 1
 	d.takes = last
-	s.keepalive.spoke = true // so that the PING after DRAIN does not count as too early
+	s.pingLimit.Spoke() // so that the PING after DRAIN does not count as too early
 	reason := errors.New("the peer is going away")
 	if !s.opts.Client {
 		reason = errors.New("the client takes no more calls")
 	}
-	s.refuse(reason)
+	do := s.life.PeerDrains(reason)
+	s.perform(do)
 	for st := range s.live {
 		switch {
 		case !st.caller:
@@ -363,9 +283,6 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		case st.id == 0 && first:
 			d.unnumbered++
 		}
-	}
-	if s.opts.Client {
-		s.leave(reason) // a server closes the connection after its drain, a client does not
 	}
 	return nil
 }

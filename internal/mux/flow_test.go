@@ -21,6 +21,7 @@ import (
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -75,7 +76,7 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	t.Helper()
 	synctest.Wait()
 	for _, s := range [][2]*Session{{a, b}, {b, a}} {
-		if out, in := s[0].writing.connOut, s[1].connIn; out != int64(in) || in+s[1].taken != s[1].opts.ConnWindow {
+		if out, in := s[0].writing.connOut, s[1].connIn; out != int64(in) || in+s[1].taken != s[1].opts.Config.ConnWindow {
 			t.Errorf("the connection's credit is %d, %d is expected, %d is owed", out, in, s[1].taken)
 		}
 	}
@@ -95,7 +96,7 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 func TestAWindowThatHasGrown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		o := Options{MaxWindow: 4 << 20}
+		o := Options{Config: configured(false, func(c *options.Connections) { c.MaxStreamWindow = 4 << 20 })}
 		cs, ss := pair(t, o, o, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		r := rand.New(rand.NewPCG(1, 1))
@@ -114,7 +115,7 @@ func TestAWindowThatHasGrown(t *testing.T) {
 				wants(t, st[1], make([]byte, n))
 			}
 			sender.Wait()
-			if w := st[1].in.flow.Window; w <= wire.MinWindow || w > o.MaxWindow {
+			if w := st[1].in.flow.Window; w <= wire.MinWindow || w > o.Config.MaxStreamWindow {
 				t.Errorf("the window is %d", w)
 			}
 		}
@@ -125,7 +126,7 @@ func TestAWindowThatHasGrown(t *testing.T) {
 func TestAMessageLargerThanBothWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{ConnWindow: wire.MinWindow}, Options{ConnWindow: wire.MinWindow}, accepted)
+		cs, ss := pair(t, Options{Config: configured(false, func(c *options.Connections) { c.ConnWindow = wire.MinWindow })}, Options{Config: configured(false, func(c *options.Connections) { c.ConnWindow = wire.MinWindow })}, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		want := noise(5 << 20)
 		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
@@ -148,7 +149,7 @@ func TestAMessageLargerThanBothWindows(t *testing.T) {
 func TestACallThatNobodyReadsStopsItselfAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{}, Options{ConnWindow: wire.MinWindow}, accepted)
+		cs, ss := pair(t, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.ConnWindow = wire.MinWindow })}, accepted)
 		var stuck sync.WaitGroup
 		var all [][2]*stream
 		for range 5 {
@@ -230,7 +231,10 @@ func TestCreditIsConserved(t *testing.T) {
 	for seed := range uint64(3) {
 		synctest.Test(t, func(t *testing.T) {
 			accepted := make(transporttest.Accepter, 1)
-			options := Options{Window: wire.MinWindow + int(seed)*7777, ConnWindow: 100_000 + int(seed)*5555}
+			options := Options{Config: configured(false, func(c *options.Connections) {
+				c.StreamWindow = wire.MinWindow + int(seed)*7777
+				c.ConnWindow = 100_000 + int(seed)*5555
+			})}
 			cs, ss := pair(t, options, Options{}, accepted)
 			var all sync.WaitGroup
 			var stay [][2]*stream
@@ -566,7 +570,7 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 				peer.write(literal(goesOn, 1, 4, 5))
-				if s.connIn+s.taken != s.opts.ConnWindow || w.streams[0].(*stream).in.Skip != 95 {
+				if s.connIn+s.taken != s.opts.Config.ConnWindow || w.streams[0].(*stream).in.Skip != 95 {
 					t.Errorf("%d bytes are left to skip", w.streams[0].(*stream).in.Skip)
 				}
 				peer.write(c.send)

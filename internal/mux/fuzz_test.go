@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -102,7 +103,7 @@ func FuzzSession(f *testing.F) {
 func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 	began, w := time.Now(), &answerer{}
 	mine, peers := net.Pipe()
-	s := New(mine, Options{Client: !server, MaxStreams: 10})
+	s := newSession(mine, Options{Client: !server, Config: configured(!server, func(c *options.Connections) { c.MaxStreams = 10 })})
 	peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 	go peer.readAll()
 	s.Start(w)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -308,7 +309,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	s.mu.Lock()
 	s.reading.accepting = nil
 	if !refused {
-		err = s.ended
+		err = s.life.Reason()
 	}
 	if err != nil {
 		st.abort(err, refused, &after)
@@ -369,7 +370,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 		return wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if !link.IsClosed(s.drained) {
+	if s.life.Drain() != lifecycle.Refusing {
 		code, text := encoded.ResetOf(reason)
 		s.writing.control = wire.AppendReset(s.writing.control, id, code, text)
 	}
@@ -383,11 +384,11 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		return nil, wire.ProtocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if link.IsClosed(s.drained) {
+	if s.life.Drain() == lifecycle.Refusing {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
-	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {
-		s.writing.control = wire.AppendReset(s.writing.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.MaxStreams))
+	if !s.opts.admits(s.calls) {
+		s.writing.control = wire.AppendReset(s.writing.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.calls))
 		return nil, nil
 	}
 	if rc.Timeout > 0 {
@@ -425,8 +426,8 @@ func (s *Session) handlePart(f wire.Frame) error {
 			s.fail(wire.ProtocolError("a block was not finished within %v", blockTime))
 		})
 	}
-	if len(p.b.B)+len(f.Body) > s.opts.MaxHeaderBytes {
-		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
+	if len(p.b.B)+len(f.Body) > s.opts.Config.MaxHeader {
+		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Config.MaxHeader)
 	}
 	p.makeRoom(len(f.Body))
 	p.b.B = append(p.b.B, f.Body...)

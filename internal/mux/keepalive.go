@@ -1,222 +1,24 @@
 package mux
 
 import (
-	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
-	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-const (
-	minPingTime = 10 * time.Second // the minimum for a client, as in gRPC
-	pingTimeout = 20 * time.Second // gRPC's default
-	serverPings = 2 * time.Hour    // gRPC's default
-	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, if the server permits no more
-	maxStrikes  = 2                // gRPC's
-)
-
-// keepaliveState tracks whether the peer is alive. Guarded by mu.
-type keepaliveState struct {
-	every, timeout time.Duration // every is 0 if no PINGs are sent
-	always         bool          // PINGs are sent also without an open call
-
-	timer       *time.Timer
-	heard       bool          // data has arrived since the timer was set
-	heardAt     time.Time     // when it last arrived
-	pingSent    bool          // a PING was sent, and nothing has arrived since
-	pingSentAt  time.Time     // when the last PING was sent
-	timeoutLeft time.Duration // the rest of the timeout when the timer fires
-	dormant     bool          // PINGs are paused, or sent more rarely, until a call opens
-
-	idle      *time.Timer // ends the session after a long time without calls
-	idleSince time.Time
-	age       *time.Timer // ends the session when it is too old
-
-	PingLimit
-	pings uint64
-}
-
-// A PingLimit counts the PINGs of a client that come too early, as gRPC's servers do.
-type PingLimit struct {
-	strikes  int
-	lastPing time.Time // when the client last sent a PING
-	spoke    bool      // this side has sent a frame of a call since then
-}
-
-// Spoke records that this side has sent a frame of a call. The next PING is not too early then.
-func (l *PingLimit) Spoke() { l.spoke = true }
-
-// Exceeded records a PING, and reports whether too many have come too early, which is within
-// least of the previous PING. idle says that no call is open.
-func (l *PingLimit) Exceeded(policy *keepalive.EnforcementPolicy, idle bool) (least time.Duration, yes bool) {
-	now := time.Now()
-	least = minPings(policy, idle)
-	switch {
-	case l.spoke:
-		l.strikes = 0
-	case now.Sub(l.lastPing) < least:
-		l.strikes++
-	}
-	l.lastPing, l.spoke = now, false
-	return least, l.strikes > maxStrikes
-}
-
-// startKeepalive starts the timers. mu is held.
-func (s *Session) startKeepalive() {
-	p := &s.keepalive
-	if k := s.opts.Keepalive; s.opts.Client {
-		p.every, p.timeout, p.always = k.Time, k.Timeout, k.PermitWithoutStream
-		if p.every > 0 {
-			p.every = max(p.every, minPingTime)
-		}
-	} else {
-		k := s.opts.ServerKeepalive
-		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
-		p.every = max(p.every, time.Second) // as in gRPC
-		if k.MaxConnectionIdle > 0 {
-			p.idleSince = time.Now()
-			p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
-		}
-		if k.MaxConnectionAge > 0 {
-			p.age = time.AfterFunc(durations.Age(k.MaxConnectionAge), s.onMaxAge)
-		}
-	}
-	p.timeout = cmp.Or(p.timeout, pingTimeout)
-	if p.every > 0 {
-		p.timer = time.AfterFunc(p.every, s.onKeepaliveTimer)
-	}
-}
-
-// onKeepaliveTimer sends a PING, or ends the session if the peer has not answered the
-// last one in time.
-func (s *Session) onKeepaliveTimer() {
-	s.mu.Lock()
-	p := &s.keepalive
-	switch {
-	case s.ended != nil:
-	case p.heard:
-		p.heard, p.pingSent = false, false
-		p.timer.Reset(max(p.every-time.Since(p.heardAt), 0))
-	case p.pingSent && p.timeoutLeft <= 0:
-		s.mu.Unlock()
-		s.fail(errDead)
-		return
-	case !p.always && len(s.live) == 0:
-		p.pingSent, p.dormant = false, true
-	case p.pingSent:
-		p.resetTimer()
-	default:
-		s.pingWhenAllowed()
-	}
-	s.flush(false)
-}
-
-var errDead = errors.New("keepalive: the peer did not answer a ping in time")
-
-// pingWhenAllowed sends a PING, or sets the timer to when the peer allows the next one. It adds a
-// tenth to the peer's minimum time between PINGs, because the network may delay one PING and not
-// the next. mu is held.
-func (s *Session) pingWhenAllowed() {
-	p := &s.keepalive
-	minInterval, idle := s.hello.Ping, len(s.live) == 0
-	if idle {
-		minInterval = s.hello.IdlePing
-	}
-	minInterval = min(minInterval, uint64(math.MaxInt64/2/time.Millisecond))
-	between := time.Duration(minInterval) * time.Millisecond
-	if due := between + between/10 - time.Since(p.pingSentAt); due > 0 && !p.pingSentAt.IsZero() {
-		p.dormant = idle // the minimum may be shorter once a call opens
-		p.timer.Reset(due)
-		return
-	}
-	s.sendPing()
-}
-
-// sendPing sends a PING. mu is held.
-func (s *Session) sendPing() {
-	p := &s.keepalive
-	p.pingSent, p.heard, p.dormant = true, false, false
-	s.appendPing()
-	p.timeoutLeft = p.timeout
-	p.resetTimer()
-}
+// PINGs ask whether the peer is alive, and follow the announcement of a drain. [lifecycle.Life] says
+// when.
 
 // appendPing appends a PING to writing.control, and returns the PING's number. mu is held.
 func (s *Session) appendPing() uint64 {
-	p := &s.keepalive
-	p.pingSentAt = time.Now()
-	p.pings++
+	s.pings++
 	var data [8]byte
-	binary.LittleEndian.PutUint64(data[:], p.pings)
+	binary.LittleEndian.PutUint64(data[:], s.pings)
 	s.writing.control = wire.AppendPing(s.writing.control, wire.KindPing, data)
-	return p.pings
-}
-
-// resetTimer sets the timer for the next check whether the PING was answered. As in
-// gRPC, the session checks at least once per ping interval. mu is held.
-func (p *keepaliveState) resetTimer() {
-	d := min(p.every, p.timeoutLeft)
-	p.timeoutLeft -= d
-	p.timer.Reset(d)
-}
-
-// onIdleTimer ends a session that has been without calls for MaxConnectionIdle.
-func (s *Session) onIdleTimer() {
-	s.mu.Lock()
-	p := &s.keepalive
-	left := s.opts.ServerKeepalive.MaxConnectionIdle
-	if s.ended != nil {
-		s.mu.Unlock()
-		return
-	}
-	if len(s.live) == 0 {
-		if left -= time.Since(p.idleSince); left <= 0 {
-			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
-			s.flush(false)
-			return
-		}
-	}
-	p.idle.Reset(durations.Recheck(left))
-	s.mu.Unlock()
-}
-
-// onMaxAge drains a session that has reached MaxConnectionAge. After the grace period,
-// if any, it closes the session.
-func (s *Session) onMaxAge() {
-	s.mu.Lock()
-	p := &s.keepalive
-	if s.ended == nil {
-		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace != 0 {
-			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
-		}
-		s.announce() // and not retire: running handlers may still make calls
-		s.leave(errOld)
-	}
-	s.flush(false)
-}
-
-var errOld = errors.New("the connection reached MaxConnectionAge")
-
-// minPings returns the minimum time between a client's PINGs that a server enforces. idle says
-// that no call is open.
-func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
-	if idle && !policy.PermitWithoutStream {
-		return idlePings
-	}
-	return cmp.Or(policy.MinTime, minBetween)
-}
-
-// millis returns d in milliseconds, rounded up.
-func millis(d time.Duration) uint64 {
-	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
+	return s.pings
 }
 
 // handlePing answers a PING. A server also enforces its minimum time between PINGs. mu is held.
@@ -225,7 +27,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	if least, yes := s.keepalive.Exceeded(&s.opts.Enforcement, len(s.live) == 0); yes {
+	if least, yes := s.pingLimit.Exceeded(s.opts.Config, len(s.live) == 0); yes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil
@@ -239,3 +41,13 @@ type dismissal struct {
 }
 
 func (d *dismissal) Error() string { return d.text }
+
+// fromMillis returns a number of milliseconds that a peer has chosen as a duration.
+func fromMillis(n uint64) time.Duration {
+	return time.Duration(min(n, uint64(math.MaxInt64/2/time.Millisecond))) * time.Millisecond
+}
+
+// millis returns d in milliseconds, rounded up.
+func millis(d time.Duration) uint64 {
+	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
+}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -26,8 +27,12 @@ func pass(d time.Duration) {
 
 func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 	for name, o := range map[string]Options{
-		"client": {Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}},
-		"server": {ServerKeepalive: keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}},
+		"client": {Client: true, Config: configured(true, func(c *options.Connections) {
+			c.Given.Client = keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}
+		})},
+		"server": {Config: configured(false, func(c *options.Connections) {
+			c.Given.Server = keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}
+		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +85,9 @@ func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 func TestAClientWithoutCallsIsDormant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := met(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}}, w)
+		s, peer := met(t, Options{Client: true, Config: configured(true, func(c *options.Connections) {
+			c.Given.Client = keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}
+		})}, w)
 		pass(time.Hour)
 		if n := pings(peer); n > 0 || len(w.told()) > 0 {
 			t.Fatalf("%d PINGs without a call; closed for %v", n, w.told())
@@ -119,7 +126,9 @@ func TestAClientThatPingsWithoutCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		// PINGs are still at least ten seconds apart.
-		s, peer := met(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: 1, PermitWithoutStream: true}}, w)
+		s, peer := met(t, Options{Client: true, Config: configured(true, func(c *options.Connections) {
+			c.Given.Client = keepalive.ClientParameters{Time: 1, PermitWithoutStream: true}
+		})}, w)
 		for i := range 5 {
 			pass(10 * time.Second)
 			if n := pings(peer); n != 1+i {
@@ -141,7 +150,9 @@ func TestAClientThatPingsWithoutCalls(t *testing.T) {
 func TestAClientPingsNoMoreOftenThanItsServerTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock, Ping: 120_000, IdlePing: 600_000}
-		s, peer := metWith(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}}, &witness{},
+		s, peer := metWith(t, Options{Client: true, Config: configured(true, func(c *options.Connections) {
+			c.Given.Client = keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}
+		})}, &witness{},
 			wire.AppendHello([]byte(wire.Magic), &hello))
 		n := 0
 		next := func(after time.Duration) {
@@ -181,7 +192,7 @@ func TestAServerSaysHowOftenItTakesPings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, peer := met(t, Options{Enforcement: c.policy}, &witness{})
+				s, peer := met(t, Options{Config: configured(false, func(o *options.Connections) { o.Given.Enforcement = c.policy })}, &witness{})
 				h, err := wire.ParseHello(peer.of(wire.KindHello)[0].Body)
 				if err != nil || h.Ping != c.ping || h.IdlePing != c.idle {
 					t.Errorf("HELLO says %+v, %v", h, err)
@@ -226,7 +237,7 @@ func TestAServerAsksEveryTwoHours(t *testing.T) {
 // bySelf returns a server with parameters k, and a client that sends no PINGs.
 func bySelf(t *testing.T, k keepalive.ServerParameters) (cs, ss *Session, w *witness) {
 	w = &witness{}
-	cs, ss = pair(t, Options{}, Options{ServerKeepalive: k}, w)
+	cs, ss = pair(t, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.Given.Server = k })}, w)
 	return cs, ss, w
 }
 
@@ -344,7 +355,10 @@ func TestPingsThatComeTooOften(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{Enforcement: c.policy, ServerKeepalive: keepalive.ServerParameters{Time: 1000 * time.Hour}}, w)
+				s, peer := met(t, Options{Config: configured(false, func(o *options.Connections) {
+					o.Given.Enforcement = c.policy
+					o.Given.Server = keepalive.ServerParameters{Time: 1000 * time.Hour}
+				})}, w)
 				if c.call {
 					peer.write(opened(1))
 				}
@@ -374,7 +388,7 @@ func TestPingsThatComeTooOften(t *testing.T) {
 // A server takes PINGs as often during its own calls to the client as during the client's.
 func TestPingsDuringCallsToTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := met(t, Options{Enforcement: keepalive.EnforcementPolicy{MinTime: time.Minute}}, &witness{})
+		s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.Given.Enforcement = keepalive.EnforcementPolicy{MinTime: time.Minute} })}, &witness{})
 		synctest.Wait()
 		if _, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: new(link.Profile)}); err != nil {
 			t.Fatal(err)
@@ -436,20 +450,22 @@ func TestAServersPingsAreNotHeldAgainstIt(t *testing.T) {
 func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, o := range []Options{
-			{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}},
-			{ServerKeepalive: keepalive.ServerParameters{Time: time.Minute, MaxConnectionIdle: time.Minute, MaxConnectionAge: time.Minute, MaxConnectionAgeGrace: time.Minute}},
+			{Client: true, Config: configured(true, func(c *options.Connections) {
+				c.Given.Client = keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}
+			})},
+			{Config: configured(false, func(c *options.Connections) {
+				c.Given.Server = keepalive.ServerParameters{Time: time.Minute, MaxConnectionIdle: time.Minute, MaxConnectionAge: time.Minute, MaxConnectionAgeGrace: time.Minute}
+			})},
 		} {
 			mine, peers := net.Pipe()
-			s, w := New(mine, o), &witness{}
+			s, w := newSession(mine, o), &witness{}
 			s.Start(w)
 			_ = peers.Close()
 			<-s.Gone()
 			before := len(s.writing.control)
 			pass(time.Hour)
-			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.closeTimer, s.reading.idle} {
-				if timer != nil && timer.Stop() {
-					t.Error("a timer runs")
-				}
+			if !s.life.Next().IsZero() || s.timer.Stop() || s.reading.idle != nil && s.reading.idle.Stop() {
+				t.Error("a timer runs")
 			}
 			if len(w.told()) != 1 || len(s.writing.control) != before {
 				t.Errorf("closed for %v", w.told())

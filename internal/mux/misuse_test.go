@@ -21,6 +21,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -111,7 +112,7 @@ func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
 func loneWith(t *testing.T, o Options, acceptor link.Acceptor, deaf bool) (*Session, *raw) {
 	a, b := net.Pipe()
 	o.Name = "peer"
-	s := New(a, o)
+	s := newSession(a, o)
 	r := &raw{T: t, conn: b, read: make(chan struct{})}
 	if deaf {
 		close(r.read)
@@ -321,7 +322,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := lone(t, Options{Client: c.victim == client, MaxHeaderBytes: wire.MinBlock}, w, false)
+				s, peer := lone(t, Options{Client: c.victim == client, Config: configured(c.victim == client, func(c *options.Connections) { c.MaxHeader = wire.MinBlock })}, w, false)
 				if c.victim == client {
 					st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 					if err != nil {
@@ -467,7 +468,7 @@ func TestAPeerThatDoesNotSayHello(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, w := time.Now(), &witness{}
-				s, peer := lone(t, Options{Handshake: time.Minute}, w, false)
+				s, peer := lone(t, Options{HelloTime: time.Minute}, w, false)
 				st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
@@ -515,7 +516,7 @@ func TestFramesOfCallsThatAreOverAreIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{ConnWindow: wire.MinWindow}, w)
+				s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.ConnWindow = wire.MinWindow })}, w)
 				peer.write(opened(1))
 				end(s, w.first(t), peer)
 				synctest.Wait()
@@ -626,7 +627,7 @@ func TestByeOfThePeer(t *testing.T) {
 func TestMoreCallsThanAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := met(t, Options{MaxStreams: 2}, w)
+		s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.MaxStreams = 2 })}, w)
 		peer.write(opened(1), opened(3), opened(5), literal(message, 5, 1))
 		if r := peer.of(wire.KindReset); len(r) != 1 || r[0].Stream != 5 || r[0].Body[0] != byte(wire.ResetUnprocessed) {
 			t.Errorf("the peer gets %v", r)
@@ -952,7 +953,7 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 func TestSessionsThatAreClosedBeforeTheyStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
-		s, w := New(a, Options{}), &witness{}
+		s, w := newSession(a, Options{}), &witness{}
 		reason := errors.New("stopping")
 		_ = s.Close(reason)
 		s.Start(w)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -27,7 +28,7 @@ import (
 func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newLine(t, 1<<10, &delays{})
-		s := New(a, Options{Client: true, Name: "peer", NoSpin: true})
+		s := newSession(a, Options{Client: true, Name: "peer", Config: configured(true, func(c *options.Connections) { c.NoSpinning = true })})
 		s.Start(nil)
 		var reading atomic.Bool
 		go func() { // the peer reads on only when it is told so
@@ -193,20 +194,26 @@ func (c *talker) HandleStream(s link.Stream, o *link.CallHeader) error {
 func mixed(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	a, b := newLine(t, []int{1 << 10, 64 << 10, 200 << 10, 4 << 20}[r.IntN(4)], &delays{r: rand.New(rand.NewPCG(seed, 1))})
-	options := func() Options {
+	optionsOf := func(client bool) Options {
 		if r.IntN(2) == 0 { // those of package sock
-			return Options{Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 2 << 20}
+			return Options{Client: client, Config: configured(client, func(c *options.Connections) {
+				c.StreamWindow = 256 << 10
+				c.MaxStreamWindow = 4 << 20
+				c.ConnWindow = 2 << 20
+			})}
 		}
-		return Options{
-			Window: []int{0, 100 << 10, 256 << 10}[r.IntN(3)], MaxWindow: []int{0, 4 << 20}[r.IntN(2)],
-			ConnWindow: []int{wire.MinWindow, 0, 2 << 20}[r.IntN(3)], NoSpin: r.IntN(2) == 0,
-		}
+		return Options{Client: client, Config: configured(client, func(c *options.Connections) {
+			c.StreamWindow = []int{wire.MinWindow, 100 << 10, 256 << 10}[r.IntN(3)]
+			c.MaxStreamWindow = []int{wire.MinWindow, 4 << 20}[r.IntN(2)]
+			c.ConnWindow = []int{wire.MinWindow, 1 << 20, 2 << 20}[r.IntN(3)]
+			c.NoSpinning = r.IntN(2) == 0
+		})}
 	}
-	client, server := options(), options()
-	client.Client, client.Name, server.Name = true, "client", "server"
-	cs, ss := New(a, client), New(b, server)
+	client, server := optionsOf(true), optionsOf(false)
+	client.Name, server.Name = "client", "server"
+	cs, ss := newSession(a, client), newSession(b, server)
 	if r.IntN(4) == 0 {
-		cs, ss = New(veiled{a}, client), New(veiled{b}, server)
+		cs, ss = newSession(veiled{a}, client), newSession(veiled{b}, server)
 	}
 	var callees, callers sync.WaitGroup
 	calls, alone := 1+r.IntN(3), r.IntN(2) == 0

@@ -47,7 +47,7 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, erro
 	return nil, nil
 }
 
-// draft implements [link.Peer.Draft].
+// draft implements [link.Caps.Draft].
 func (s *Session) draft(n int) (b []byte, end func()) {
 	if n < minPlaced {
 		return nil, nil
@@ -96,7 +96,7 @@ func (s *Session) returnPlace(at int) {
 
 // sendReturn tells the peer that it may reuse its place. mu is held.
 func (s *Session) sendReturn(at int) {
-	if s.ended == nil {
+	if s.life.Reason() == nil {
 		s.writing.control = wire.AppendReturn(s.writing.control, at)
 	}
 }

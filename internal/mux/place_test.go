@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -186,7 +187,7 @@ func received(t *testing.T, st link.Stream, limit int) (n int, err error) {
 func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = 4 << 20 })}, w)
 		caller, callee := callOver(t, cs, w)
 		for i, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} { // no place is left for the last
 			if err := caller.Send(&link.Frame{Msg: ofBytes(n), HasMsg: true}); err != nil {
@@ -214,7 +215,7 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 func TestAMessageIsSentFromItsDraft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = 4 << 20 })}, w)
 		caller, callee := callOver(t, cs, w)
 		if b, _ := cs.draft(minPlaced - 1); b != nil {
 			t.Error("there is a draft of a small message")
@@ -369,7 +370,7 @@ func (w *witness) wait(t *testing.T) link.Stream {
 func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: wire.MinWindow}, w)
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = wire.MinWindow })}, w)
 		caller, _ := callOver(t, cs, w)
 		if err := caller.Send(&link.Frame{Msg: ofBytes(minPlaced - 1), HasMsg: true}); err != nil {
 			t.Fatal(err)
@@ -419,7 +420,7 @@ func TestWrongPlacesEndTheSession(t *testing.T) {
 				if c.shelves {
 					conn = placed{a, newShelf(1), newShelf(1)}
 				}
-				s := New(conn, Options{Name: "peer"})
+				s := newSession(conn, Options{Name: "peer"})
 				peer := &raw{T: t, conn: b, read: make(chan struct{})}
 				go peer.readAll()
 				s.Start(w)
@@ -442,7 +443,7 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		a, b := net.Pipe()
-		s := New(placed{a, newShelf(1), newShelf(1)}, Options{Name: "peer", MaxStreams: 1})
+		s := newSession(placed{a, newShelf(1), newShelf(1)}, Options{Name: "peer", Config: configured(false, func(c *options.Connections) { c.MaxStreams = 1 })})
 		peer := &raw{T: t, conn: b, read: make(chan struct{})}
 		go peer.readAll()
 		s.Start(w)

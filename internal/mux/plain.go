@@ -185,7 +185,7 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 		r.at, r.cost, r.count = r.at+n, r.cost-cost, r.count-count
 	}
 	st.wakeSender()
-	s.keepalive.spoke = true
+	s.pingLimit.Spoke()
 	st.schedule()
 	st.dropWritten()
 	return true

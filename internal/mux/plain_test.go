@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -99,7 +100,7 @@ func TestRunsAreWrittenAsFarAsThereIsCredit(t *testing.T) {
 func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{Window: 1 << 20}, Options{Window: 1 << 20}, accepted)
+		cs, ss := pair(t, Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = 1 << 20 })}, Options{Config: configured(false, func(c *options.Connections) { c.StreamWindow = 1 << 20 })}, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		send(t, caller, []byte("first"))
 		wants(t, callee, []byte("first"))

@@ -186,7 +186,7 @@ func (s *Session) onReadIdle() {
 func (s *Session) readLoop() {
 	s.mu.Lock()
 	if s.writing.broken == nil {
-		_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Handshake))
+		_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.HelloTime))
 	}
 	s.mu.Unlock()
 	s.reading.in = newBuffer(max(readBuffer, len(s.opts.First)))
@@ -247,7 +247,7 @@ func (s *Session) receive(ctx context.Context) error {
 	}
 	asCaller := s.reading.caller != nil
 	parks := false // the spin budget is spent, so park at once
-	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
+	if s.raw != nil && !s.opts.Config.NoSpinning && s.readsForFew() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
 			if got, err := s.spin(ctx, asCaller); got || err != nil {
 				return err
@@ -313,7 +313,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	}
 	s.mu.Lock()
 	if n > 0 {
-		s.keepalive.heard, s.keepalive.heardAt = true, now
+		s.life.Hears(now)
 		s.silent.reads++
 	}
 	if len(s.inline.calls) == 0 {

@@ -19,12 +19,12 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/keepalive"
-
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -93,41 +93,28 @@ func PromptOf(conn Conn) Prompt {
 	return newSocket(conn)
 }
 
-// DefaultHandshake is gRPC's ConnectionTimeout.
-const DefaultHandshake = 120 * time.Second
-
-// Options configure a session. A field's zero value selects its default.
+// Options say what a session is for.
 type Options struct {
+	Config *options.Connections
 	Name   string // the peer's name, for errors
 	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // how many bytes may be sent and not received yet; default and minimum 64 KiB
-	MaxWindow      int           // limit up to which a waiting receiver grows that window; Window by default
-	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
-	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
-	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
-	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default, negative for no time
-	CloseTimeout   time.Duration // after Close, how long the peer may read nothing; 5 s by default
+	HelloTime    time.Duration // time limit for the peer's HELLO; negative for no time
+	CloseTimeout time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
-	Keepalive       keepalive.ClientParameters // for clients; they send no PINGs if Time is 0
-	ServerKeepalive keepalive.ServerParameters // for servers
-	Enforcement     keepalive.EnforcementPolicy
-
-	NoSpin bool   // goroutines that wait for the peer park without spinning first
-	First  []byte // bytes that were already read from conn
+	First []byte // bytes that were already read from conn
 
 	// Greeted says that the line and HELLO of this side, which Greeting returns, were sent before.
 	Greeted bool
 }
 
-func (o Options) withDefaults() Options {
-	o.Window = min(max(o.Window, wire.MinWindow), maxPromised)
-	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
-	o.MaxHeaderBytes = max(cmp.Or(o.MaxHeaderBytes, 16<<20), wire.MinBlock)
-	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
-	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
-	return o
+// granted returns the window that a stream grants at first.
+func (o *Options) granted() int { return waits.Granted(o.Config.StreamWindow) }
+
+// admits reports whether the peer may open another call while it has some open ones.
+func (o *Options) admits(open uint32) bool {
+	return o.Config.MaxStreams == 0 || open < o.Config.MaxStreams
 }
 
 // A Session is one side of a connection. One lock guards the session and all its
@@ -144,16 +131,13 @@ type Session struct {
 	gone          chan struct{}  // closed when no goroutine of the session runs any more
 	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the read loop and the writer
-	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
+	terminating   sync.WaitGroup // goroutines in terminate
 	counted       counters.Session
 
 	mu           sync.Mutex
-	refusal      error // why no new calls are made; nil while they are
-	ended        error // why the session has ended; nil until then
-	leaving      error // why the session ends when no call is left; nil if it does not
-	started      bool
-	closeTimer   *time.Timer // closes the connection after the session's end, if the peer does not
-	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
+	life         lifecycle.Life
+	timer        lifecycle.Timer // of life
+	hello        wire.Hello      // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
 	silent       silentCalls
 	live         map[*stream]struct{} // the values of streams, and calls that have no id yet
@@ -167,9 +151,9 @@ type Session struct {
 	taken        int                  // credit of the connection that was not returned yet
 	unread       int                  // sum of unread over all streams
 	written      chan struct{}        // nil before Written is called
-	closing      bool                 // closeDrained was started, because no call is left
 	drain        drain
-	keepalive    keepaliveState
+	pings        uint64 // number of PINGs sent
+	pingLimit    lifecycle.PingLimit
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
 	roles        waits.Roles
@@ -181,7 +165,7 @@ type Session struct {
 // New returns a session over conn and takes ownership of conn. Nothing is read or
 // written before Start.
 func New(conn Conn, o Options) *Session {
-	o = o.withDefaults()
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
 	o.Peer.OneShot = true
 	s := &Session{
 		opts:          o,
@@ -194,26 +178,27 @@ func New(conn Conn, o Options) *Session {
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
 		live:          make(map[*stream]struct{}),
-		connIn:        o.ConnWindow,
+		connIn:        o.Config.ConnWindow,
 	}
 	s.raw = PromptOf(conn)
 	if s.placer, _ = conn.(Placer); s.placer != nil {
 		s.opts.Peer.Draft = s.draft
 	}
-	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.MaxHeaderBytes
+	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.Config.MaxHeader
 	s.reading.spinBudget.earned = maxEarned
 	s.writing.connOut = s.hello.Connection
 	s.drain.takes = math.MaxUint64
+	s.life = lifecycle.Life{Limits: lifecycle.LimitsOf(o.Config, !o.Client, o.CloseTimeout), Clock: lifecycle.System{}}
 	return s
 }
 
 // Greeting returns the first line and the HELLO of a side with these options. takesCalls says that
 // it has an acceptor. features is the rest of HELLO's features, and near is its field of that name.
 func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte {
-	o = o.withDefaults()
-	hello := wire.Hello{Version: wire.Version, Stream: int64(waits.Granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes, Features: features, Near: near}
+	c := o.Config
+	hello := wire.Hello{Version: wire.Version, Stream: int64(o.granted()), Connection: int64(c.ConnWindow), Calls: uint64(c.MaxStreams), Block: c.MaxHeader, Features: features, Near: near}
 	if !o.Client {
-		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
+		hello.Ping, hello.IdlePing = millis(c.LeastPing), millis(c.LeastIdlePing)
 	}
 	if !takesCalls {
 		hello.Features |= wire.FeatureNoCalls
@@ -225,15 +210,13 @@ func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte 
 func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
-	s.started = true
 	if !s.opts.Greeted {
 		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
 	}
 	s.roles.Reader = waits.ReadLoop
 	s.wakeWriter() // to send HELLO
-	s.startKeepalive()
-	s.closeIfDrained()
-	ended := s.ended
+	s.perform(s.life.Start(acceptor != nil))
+	ended := s.life.Reason()
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
 		acceptor.Closed(ended) // the session was closed before Start
@@ -246,10 +229,9 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		for _, t := range []*time.Timer{s.closeTimer, s.reading.idle, s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
-			if t != nil {
-				t.Stop()
-			}
+		s.perform(s.life.Closes())
+		if s.reading.idle != nil {
+			s.reading.idle.Stop()
 		}
 		if s.written == nil {
 			s.written = make(chan struct{}) // for Written, if it is called later
@@ -275,7 +257,7 @@ func (s *Session) Meet(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.ended
+		return s.life.Reason()
 	case <-ctx.Done():
 		return fmt.Errorf("%s: the handshake is not complete: %w", s.opts.Name, ctx.Err())
 	}
@@ -314,8 +296,8 @@ func (s *Session) open(st *stream, step wire.Step, message *buffer) error {
 	switch n := wire.HeadSize(o); {
 	case n > s.hello.Block:
 		return encoded.TooLong("request header", n, s.hello.Block)
-	case s.refusal != nil:
-		return link.Unprocessed{Err: s.refusal, Unsent: true}
+	case s.life.Refusal() != nil:
+		return link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
 	case s.hello.Features&wire.FeatureNoCalls != 0:
 		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
@@ -343,7 +325,7 @@ func (s *Session) Gone() <-chan struct{} { return s.gone }
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.answered, s.refusal
+	return s.answered, s.life.Refusal()
 }
 
 // Peer implements [link.Session].

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -42,8 +43,8 @@ func TestEverythingAtOnceOverSockets(t *testing.T) {
 
 func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	r := rand.New(rand.NewPCG(seed, 0))
-	cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
-	ss := New(b, Options{Name: "server", MaxStreams: uint32(r.IntN(3) * 10)})
+	cs := newSession(a, Options{Name: "client", Client: true, Config: configured(true, func(c *options.Connections) { c.ConnWindow = wire.MinWindow })})
+	ss := newSession(b, Options{Name: "server", Config: configured(false, func(c *options.Connections) { c.MaxStreams = uint32(r.IntN(3) * 10) })})
 	// The sessions' readers start callees, so until the sessions are gone nobody waits for these.
 	var callers, callees sync.WaitGroup
 	servers, clients := &chaos{t: t, callees: &callees, seed: seed}, &chaos{t: t, callees: &callees, seed: seed + 1000}
@@ -227,7 +228,7 @@ func TestByeArrivesOverSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			accepted := make(transporttest.Accepter, 1)
-			cs, ss := New(a, Options{Client: true}), New(b, Options{Name: "server's peer"})
+			cs, ss := newSession(a, Options{Client: true}), newSession(b, Options{Name: "server's peer"})
 			ss.Start(accepted)
 			cs.Start(nil)
 			caller, callee := call(t, cs, accepted, "")
@@ -280,7 +281,7 @@ func TestAWayThatBreaks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mine, peers := net.Pipe()
-				s := New(&deaf{Conn: mine, take: 60}, Options{Client: true, Name: "peer"})
+				s := newSession(&deaf{Conn: mine, take: 60}, Options{Client: true, Name: "peer"})
 				s.Start(nil)
 				peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 				go peer.readAll()
@@ -341,7 +342,7 @@ func TestACallThatIsAcceptedAsTheSessionEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := net.Pipe()
-				cs, ss := New(a, Options{Client: true, Name: "client"}), New(b, Options{Name: "server"})
+				cs, ss := newSession(a, Options{Client: true, Name: "client"}), newSession(b, Options{Name: "server"})
 				ss.Start(&closer{ss, func(s link.Stream) { handle(t, s) }})
 				cs.Start(nil)
 				st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})

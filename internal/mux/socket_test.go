@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -409,7 +410,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 									t.Fatal("a call does not end")
 								}
 							}
-							if holds(cs, func() bool { return cs.ended != nil && cs.roles.Reader == waits.Nobody }) {
+							if holds(cs, func() bool { return cs.life.Reason() != nil && cs.roles.Reader == waits.Nobody }) {
 								t.Error("nobody sees the peer's end")
 							}
 							for _, s := range []*Session{cs, ss} { // drained sessions end without Close
@@ -442,10 +443,10 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 				return holds(cs, func() bool { return cs.roles.Reader == waits.Nobody })
 			})
 			ss.mu.Lock()
-			ss.keepalive.heard = false
+			before := ss.silent.reads
 			ss.writing.control = wire.AppendPing(ss.writing.control, wire.KindPing, [8]byte{1})
 			ss.flush(false)
-			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.keepalive.heard }) })
+			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.silent.reads > before }) })
 		}
 		echoes(t, cs, noise(10))
 		ss.Drain()
@@ -525,7 +526,7 @@ func (a accepter) HandleStream(s link.Stream, o *link.CallHeader) error {
 // only after read is called.
 func slow(t *testing.T, network string) (s *Session, read func()) {
 	mine, peers := ends(t, network)
-	s = New(mine, Options{Client: true, Name: "peer"})
+	s = newSession(mine, Options{Client: true, Name: "peer"})
 	s.Start(nil)
 	if _, err := peers.Write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: 1 << 30, Connection: 1 << 40, Block: wire.MinBlock})); err != nil {
 		t.Fatal(err)
@@ -648,7 +649,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 func TestCloseOfAFullSocket(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		mine, peers := ends(t, network)
-		s := New(mine, Options{Client: true, CloseTimeout: 20 * time.Millisecond})
+		s := newSession(mine, Options{Client: true, CloseTimeout: 20 * time.Millisecond})
 		s.Start(nil)
 		if _, err := peers.Write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: 1 << 30, Connection: 1 << 40, Block: wire.MinBlock})); err != nil {
 			t.Fatal(err)
@@ -672,7 +673,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		release := make(chan struct{})
-		cs, _ := sockets(t, network, Options{}, Options{MaxStreams: 1}, accepter(func(s link.Stream, o *link.CallHeader) {
+		cs, _ := sockets(t, network, Options{}, Options{Config: configured(false, func(c *options.Connections) { c.MaxStreams = 1 })}, accepter(func(s link.Stream, o *link.CallHeader) {
 			if o.Method == "/first" {
 				<-release
 			}

@@ -3,6 +3,8 @@ package mux
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A tried connection counts its TryReads.
@@ -25,7 +27,7 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 				t.Skip("the system has no read of a socket that does not wait")
 			}
 			client, server := &tried{Conn: a, Prompt: PromptOf(a)}, &tried{Conn: b, Prompt: PromptOf(b)}
-			cs, _ := startBoth(t, client, server, Options{NoSpin: parks}, Options{NoSpin: parks}, &waiter{})
+			cs, _ := startBoth(t, client, server, Options{Config: configured(false, func(c *options.Connections) { c.NoSpinning = parks })}, Options{Config: configured(false, func(c *options.Connections) { c.NoSpinning = parks })}, &waiter{})
 			for range 100 {
 				echoes(t, cs, noise(100))
 			}
@@ -38,7 +40,7 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 
 // Silent calls must not keep readers from spinning.
 func TestSilentCallsDoNotCount(t *testing.T) {
-	s := &Session{streams: make(map[uint64]*stream), live: make(map[*stream]struct{})}
+	s := &Session{opts: Options{}.withDefaults(), streams: make(map[uint64]*stream), live: make(map[*stream]struct{})}
 	add := func(n int) (added []*stream) {
 		for range n {
 			st := new(stream)

@@ -71,15 +71,13 @@ type outgoing struct {
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.flow.Credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.in.Encoding = encoding, encoding
-	st.in.flow.Window = waits.Granted(s.opts.Window)
+	st.in.flow.Window = s.opts.granted()
 	st.in.flow.Credit = st.in.flow.Window
 	st.heard = s.silent.reads
 	s.streamsBegun++
 	st.yielding.begun = s.streamsBegun
 	s.live[st] = struct{}{}
-	if s.keepalive.dormant {
-		s.pingWhenAllowed()
-	}
+	s.perform(s.life.CallBegins())
 }
 
 // enqueue queues a step to be written, or drops it if the call was aborted. The
@@ -238,22 +236,14 @@ func (st *stream) unregister() {
 			s.releaseCall()
 		}
 	}
-	if len(s.live) == 0 {
-		if s.keepalive.idle != nil {
-			s.keepalive.idleSince = time.Now()
-		}
-		s.closeIfDrained()
-		if s.writing.bye != nil {
-			s.wakeWriter() // to write BYE after the last call
-		}
-	}
+	s.perform(s.life.CallEnds()) // after the last call the writer writes BYE, if it is due
 }
 
 func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
 	s.mu.Lock()
-	st.abort(reason, s.ended == nil, &after) // once the session has ended, BYE tells the peer
+	st.abort(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
 	s.flush(false)
 	after.run()
 }

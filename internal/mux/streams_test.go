@@ -26,7 +26,7 @@ func pair(t testing.TB, client, server Options, acceptor link.Acceptor) (*Sessio
 func startBoth(t testing.TB, a, b Conn, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
 	t.Helper()
 	client.Client, client.Name, server.Name = true, "client", "server"
-	cs, ss := New(a, client), New(b, server)
+	cs, ss := newSession(a, client), newSession(b, server)
 	ss.Start(acceptor)
 	cs.Start(nil)
 	t.Cleanup(func() {

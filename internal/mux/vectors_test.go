@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -100,7 +101,11 @@ type part struct {
 func (p *part) start(h *wire.Hello) {
 	p.calls, p.message, p.reset = make(map[uint64]link.Stream), make(map[uint64][]byte), make(map[uint64]bool)
 	p.receives = make(map[uint64]chan []byte)
-	o := Options{Client: p.own == "client", MaxStreams: uint32(h.Calls), Window: int(h.Stream), ConnWindow: int(h.Connection)}
+	o := Options{Client: p.own == "client", Config: configured(p.own == "client", func(c *options.Connections) {
+		c.MaxStreams = uint32(h.Calls)
+		c.StreamWindow = max(int(h.Stream), wire.MinWindow)
+		c.ConnWindow = int(h.Connection)
+	})}
 	var w *witness
 	if h.Features&wire.FeatureNoCalls == 0 {
 		w = &witness{}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -134,7 +135,7 @@ func (s *Session) flush(gather bool) {
 		s.mu.Unlock()
 		return
 	}
-	if do, ok := s.roles.TakeWriteLock(s.raw != nil && s.started); !ok {
+	if do, ok := s.roles.TakeWriteLock(s.raw != nil && s.life.State() != lifecycle.Opening); !ok {
 		s.do(do)
 		s.mu.Unlock()
 		return
@@ -237,7 +238,7 @@ const lastWords = time.Second
 // peer's BYE: a peer that leaves sends BYE and breaks our writes at the same time.
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
-	if s.ended == nil {
+	if s.life.Reason() == nil {
 		s.writing.broken, s.roles.Ended = err, true
 		if !s.roles.Interrupted { // otherwise the reading caller does this: here it would undo the interruption
 			s.resetReadDeadline()
@@ -281,8 +282,8 @@ func (s *Session) collect() bool {
 	for first := true; s.writing.bulk.first != nil && (first || t.size < maxBatch); first = false {
 		s.writeFrame(t, &s.writing.bulk)
 	}
-	if s.closeTimer != nil && t.size > said {
-		s.closeTimer.Reset(s.opts.CloseTimeout) // the peer still reads queued frames of ended calls
+	if s.life.Reason() != nil && t.size > said {
+		s.perform(s.life.Takes()) // the peer still reads queued frames of ended calls
 	}
 	if s.writing.bye != nil && len(s.live) == 0 {
 		t.b.B = append(t.b.B, s.writing.bye...)
@@ -343,7 +344,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	st.wakeSender()
 	switch {
 	case wrote > 0:
-		s.keepalive.spoke = true
+		s.pingLimit.Spoke()
 		st.schedule()
 	case s.writing.connOut <= wire.MessageCost:
 		s.writing.starved.push(st)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -52,7 +53,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{ConnWindow: wire.MinWindow, MaxHeaderBytes: wire.MinBlock}, w)
+				s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.ConnWindow = wire.MinWindow; c.MaxHeader = wire.MinBlock })}, w)
 				peer.write(opened(1))
 				before := w.first(t)
 				bad := literal(head|wire.FlagMessage, 3, append(bytes.Clone(test.head), 1, 2, 3)...)
@@ -90,7 +91,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 func TestALargeProfileIsRefusedEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := met(t, Options{MaxHeaderBytes: wire.MinBlock}, w)
+		s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.MaxHeader = wire.MinBlock })}, w)
 		first := []byte{0, 4, '/', 'a', '/', 'b', 0, 0} // a new method, and a new profile without an authority
 		const agent = wire.MinBlock
 		first = append(first, agent&0x7f|0x80, agent>>7&0x7f|0x80, agent>>14)
@@ -134,7 +135,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, peer := met(t, Options{Client: true, MaxHeaderBytes: wire.MinBlock}, nil)
+				s, peer := met(t, Options{Client: true, Config: configured(true, func(c *options.Connections) { c.MaxHeader = wire.MinBlock })}, nil)
 				one := makes(t.Context(), s, "/a/b", 1, 1)
 				synctest.Wait() // so that its id is 1
 				other := makes(t.Context(), s, "/a/c", 1, 1)
@@ -162,7 +163,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 func TestBothSidesHoldOneLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		o := Options{MaxHeaderBytes: wire.MinBlock}
+		o := Options{Config: configured(false, func(c *options.Connections) { c.MaxHeader = wire.MinBlock })}
 		client := o
 		client.Client = true
 		cs, _ := pair(t, client, o, w)

@@ -53,20 +53,17 @@ func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOptio
 	p := &Proxy{sessions: make(map[link.Session]struct{})}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.dial = func(accept func(link.Session) link.Acceptor) (link.Dialer, error) {
-		o := options.NewDial(opts)
-		o.Accept = accept
-		return targets.Dialer(target, o)
+		return targets.Dialer(target, options.NewClient(opts), targets.Caller{Accept: accept})
 	}
 	p.shared.connect = func(ctx context.Context) (link.Session, error) { return p.connect(ctx, nil) }
 	if _, err := p.dial(nil); err != nil {
 		return nil, err
 	}
-	own := options.SetServer(func(o *options.Server) {
-		o.Accept, o.Unknown = p.accept, grpcgo.Handler(p.acceptShared)
-		o.ForcedCodec, o.MaxRecv = grpcgo.Codec(), math.MaxInt32
-		o.WebClients = false // web clients need a server that knows its methods
-	})
-	p.server = nearcall.NewServer(append(more, own)...)
+	p.server = nearcall.NewServer(append(more,
+		options.SetServer(func(o *options.Server) { o.AcceptSession = p.accept }), nearcall.UnknownServiceHandler(grpcgo.Handler(p.acceptShared)),
+		nearcall.ForceServerCodecV2(grpcgo.Codec()), nearcall.MaxRecvMsgSize(math.MaxInt32),
+		nearcall.OtherClients(nearcall.GRPCClients), // web clients need a server that knows its methods
+	)...)
 	return p, nil
 }
 

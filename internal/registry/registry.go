@@ -6,14 +6,14 @@ import (
 	"crypto/tls"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // Every module that registers a transport refers to the constant
-// NearcallAndItsModulesMustHaveTheSameVersion2. Each incompatible change of this file increases
+// NearcallAndItsModulesMustHaveTheSameVersion3. Each incompatible change of this file increases
 // the number at the end of the name. So a program that combines different versions does not
 // compile, and the compiler's error says why.
-const NearcallAndItsModulesMustHaveTheSameVersion2 = true
+const NearcallAndItsModulesMustHaveTheSameVersion3 = true
 
 // A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses TLS.
 type Transport struct {
@@ -39,17 +39,14 @@ type Listener interface {
 	Configure(s *Settings) error
 }
 
-// Settings are the options of a client or a server that a transport needs.
+// Settings are what a transport needs of a client or a server.
 type Settings struct {
-	sock.Options
-
+	Config    *options.Connections
 	TLS       *tls.Config // of the credentials; never nil, and not to be modified
 	Authority string      // of a client's calls; the server's certificate must be valid for it
 
 	// Accept returns the acceptor of the calls that a client's peer makes; nil for none.
 	Accept func(link.Session) link.Acceptor
-
-	StatelessResetKey *[32]byte // of QUIC; nil for none
 }
 
 var transports = map[string]*Transport{}

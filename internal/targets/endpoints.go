@@ -18,14 +18,15 @@ import (
 // nearcall's targets. Servers at HOST:PORT, tcp:HOST:PORT and at unix sockets may speak nearcall's
 // protocol or only gRPC.
 type Endpoints struct {
-	opts    *options.Dial
+	opts    *options.Client
+	caller  Caller                           // its Authority is unused
 	creds   credentials.TransportCredentials // nil for none
 	upgrade *sock.Upgrade
 }
 
 // NewEndpoints returns Endpoints for connections with opts.
-func NewEndpoints(opts *options.Dial, creds credentials.TransportCredentials) *Endpoints {
-	return &Endpoints{opts: opts, creds: offering(Secured(creds)), upgrade: SharedMemory(opts.Memory, false)}
+func NewEndpoints(opts *options.Client, c Caller, creds credentials.TransportCredentials) *Endpoints {
+	return &Endpoints{opts: opts, caller: c, creds: offering(Secured(creds)), upgrade: SharedMemory(&opts.Connections, false)}
 }
 
 // CompareDistance compares addresses by how far their servers are: in the process, on the host, or
@@ -46,14 +47,14 @@ func distance(address string) int {
 // the connection that it returns is for Handshake alone. authority is the name that the server must
 // prove. A program's own dialer gets every address unchanged, and connects.
 func (e *Endpoints) Dial(ctx context.Context, authority, address string) (net.Conn, error) {
-	if e.opts.Conn != nil {
-		return sock.Dialer{Conn: e.opts.Conn, Address: address}.Connect(ctx)
+	if e.opts.HasConnDialer() {
+		return sock.Dialer{Client: e.opts, Address: address}.Connect(ctx)
 	}
 	t := socketTarget(address)
 	if t.Scheme != schemeGRPC && (t.network == "" || t.Scheme.name == "shm") {
-		own := *e.opts // dialers change options
-		own.Authority = authority
-		d, _, err := t.Dialer(&own)
+		c := e.caller
+		c.Authority = authority
+		d, _, err := t.Dialer(e.opts, c)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +77,7 @@ func socketTarget(address string) *Target {
 }
 
 func (e *Endpoints) dialer(t *Target) sock.Dialer {
-	d := t.socketDialer(e.opts, "")
+	d := t.socketDialer(e.opts, "", e.caller)
 	d.GRPC, d.Options.Upgrade, d.Near = "", e.upgrade, inProcess
 	return d
 }
@@ -101,7 +102,7 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		conn, auth, d.Options.Creds = secured, info, e.creds
+		conn, auth, d.Creds = secured, info, e.creds
 	}
 	over, native, err := sock.Ask(ctx, conn, auth)
 	if err != nil {

@@ -99,7 +99,7 @@ type Socket struct {
 	target       string
 	NeedsUpgrade bool   // connections must become shared memory
 	Path         string // of WebSockets; "" for any
-	NeedsTLS     bool   // the server must have credentials
+	needsTLS     bool   // the server must have credentials
 }
 
 // Target implements [Listener].

@@ -9,7 +9,6 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/socketfile"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // Some schemes have transports in separate modules. A program that imports such a module can use
@@ -28,28 +27,28 @@ func (t *Target) parseModule() error {
 }
 
 // dialModule returns the dialer of a target whose transport is a separate module.
-func dialModule(t *Target, o *options.Dial) (link.Dialer, string, error) {
+func dialModule(t *Target, o *options.Client, c Caller) (link.Dialer, string, error) {
 	config, err := t.moduleTLS(o)
 	if err != nil {
 		return nil, "", err
 	}
-	if o.Conn != nil {
+	if o.HasConnDialer() {
 		return nil, "", fmt.Errorf("a %s: target cannot use the connections of WithContextDialer; leave it out", t.Scheme.name)
 	}
 	if t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", t.writeAddress())
 	}
-	authority, err := t.addressed(o)
+	authority, err := t.addressed(o, c)
 	if err != nil {
 		return nil, "", err
 	}
-	s := &registry.Settings{Options: o.Socket, TLS: config, Authority: authority, Accept: o.Accept}
+	s := &registry.Settings{Config: &o.Connections, TLS: config, Authority: authority, Accept: c.Accept}
 	d, err := registry.TransportOf(t.Scheme.name).Dialer(t.text, t.Rest, s)
 	return d, authority, err
 }
 
 // moduleTLS returns the configuration for connections to t.
-func (t *Target) moduleTLS(o *options.Dial) (*tls.Config, error) {
+func (t *Target) moduleTLS(o *options.Client) (*tls.Config, error) {
 	creds, err := t.security(o)
 	own, ok := creds.(*tlsCredentials)
 	switch {
@@ -72,13 +71,21 @@ func listenModule(t *Target, _ socketfile.Options) (Listener, error) {
 }
 
 // Configure passes the options of a server to lis.
-func Configure(lis registry.Listener, o sock.Options, statelessResetKey *[32]byte) error {
-	if o.Creds == nil {
+func Configure(lis registry.Listener, o *options.Server) error {
+	if o.ServerCreds == nil {
 		return errors.New("a server of this target always uses TLS, and has no credentials; pass those of nearcall.NewTLS to nearcall.Creds")
 	}
-	creds, ok := o.Creds.(*tlsCredentials)
+	creds, ok := o.ServerCreds.(*tlsCredentials)
 	if !ok {
-		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
+		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.ServerCreds)
 	}
-	return lis.Configure(&registry.Settings{Options: o, TLS: creds.config, StatelessResetKey: statelessResetKey})
+	return lis.Configure(&registry.Settings{Config: &o.Connections, TLS: creds.config})
+}
+
+// Check returns an error if a server with these options cannot serve s.
+func (s Socket) Check(o *options.Server) error {
+	if s.needsTLS && o.ServerCreds == nil {
+		return errors.New("a server of a wss: target needs the option Creds, with nearcall.NewTLS")
+	}
+	return nil
 }

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/socketfile"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A scheme is the prefix of a target. It holds what differs between targets, except what follows
@@ -27,7 +29,7 @@ type scheme struct {
 
 	// dialer returns the dialer for t and the authority of its calls. It is nil for
 	// targets that go to grpc-go.
-	dialer func(t *Target, o *options.Dial) (d link.Dialer, authority string, err error)
+	dialer func(t *Target, o *options.Client, c Caller) (d link.Dialer, authority string, err error)
 
 	// listen is nil for schemes that nearcall cannot listen on.
 	listen func(t *Target, o socketfile.Options) (Listener, error)
@@ -52,7 +54,7 @@ var schemes = []*scheme{
 	{
 		name: "shm", usage: "shm:PATH",
 		parse: (*Target).parseShm, authority: localhost,
-		dialer: dialShm, listen: listenSocket,
+		dialer: dialSocket, listen: listenSocket,
 		Backoff: NearBackoff, Sockets: true,
 	},
 	{
@@ -108,9 +110,20 @@ var schemeGRPC = &scheme{
 // IsGRPC reports whether t goes to grpc-go.
 func (t *Target) IsGRPC() bool { return t.Scheme == schemeGRPC }
 
+// A Caller says what a dialer of a target needs to know besides the options.
+type Caller struct {
+	Authority string // that a resolver has set; "" for that of the options or the target
+
+	// Accept returns the acceptor of the peer's calls; nil for none.
+	Accept func(link.Session) link.Acceptor
+
+	// Unix returns the AuthInfo for a process; it may be nil.
+	Unix func(sock.Process) credentials.AuthInfo
+}
+
 // Dialer returns the dialer for t, which must not go to grpc-go, and the authority of its calls.
-func (t *Target) Dialer(o *options.Dial) (d link.Dialer, authority string, err error) {
-	return t.Scheme.dialer(t, o)
+func (t *Target) Dialer(o *options.Client, c Caller) (d link.Dialer, authority string, err error) {
+	return t.Scheme.dialer(t, o, c)
 }
 
 // schemeOf returns the scheme called name, or nil. It ignores case, as grpc-go does.

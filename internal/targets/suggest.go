@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/resolver"
 
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/spelling"
 )
 
@@ -76,11 +77,11 @@ func similar(name, rest string) *scheme {
 
 // Hint returns a hint for grpc-go's errors about target if target looks like a misspelt target of
 // nearcall's. Otherwise it returns the empty string. Such a target still goes to grpc-go, because
-// a registered resolver, one of rs, or a custom dialer may know it.
-func Hint(target string, rs []resolver.Builder) string {
+// a registered resolver, one of the options, or a custom dialer may know it.
+func Hint(target string, o *options.Client) string {
 	name, rest, found := strings.Cut(target, ":")
 	name = strings.ToLower(name)
-	if !found || isPort(rest) || resolver.Get(name) != nil || slices.ContainsFunc(rs, func(r resolver.Builder) bool { return r.Scheme() == name }) {
+	if !found || isPort(rest) || resolver.Get(name) != nil || slices.ContainsFunc(o.UserResolvers, func(r resolver.Builder) bool { return r.Scheme() == name }) {
 		return ""
 	}
 	if s := similar(name, rest); s != nil {

@@ -150,7 +150,7 @@ func TestPathsOfUnixTargets(t *testing.T) {
 // can still reach the target.
 func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
 	const target = "unix:none"
-	_, err := Dialer(target, options.NewDial(nil))
+	_, err := Dialer(target, options.NewClient(nil), Caller{})
 	if needs.HasUnixSockets() {
 		if err != nil {
 			t.Error(err)
@@ -163,9 +163,9 @@ func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	own := options.NewDial(nil)
-	own.Conn = func(context.Context, string) (net.Conn, error) { return nil, io.EOF }
-	if _, err := Dialer(target, own); err != nil {
+	own := options.NewClient(nil)
+	own.ConnDialer = func(context.Context, string) (net.Conn, error) { return nil, io.EOF }
+	if _, err := Dialer(target, own, Caller{}); err != nil {
 		t.Fatalf("with a dialer: %v", err)
 	}
 }

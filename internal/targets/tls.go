@@ -143,15 +143,10 @@ func Secured(creds credentials.TransportCredentials) credentials.TransportCreden
 // security returns the credentials for connections to t, nil for none. It returns an
 // error if grpc-go's rules forbid such connections. Unlike in grpc-go, targets on this
 // machine need no credentials.
-func (t *Target) security(o *options.Dial) (credentials.TransportCredentials, error) {
-	given := o.Transport
-	if o.Bundle != nil {
-		if given != nil {
-			return nil, errors.New("a credentials.Bundle cannot be used together with transport credentials")
-		}
-		if given = o.Bundle.TransportCredentials(); given == nil {
-			return nil, errors.New("the credentials.Bundle has no transport credentials")
-		}
+func (t *Target) security(o *options.Client) (credentials.TransportCredentials, error) {
+	given, err := o.Credentials()
+	if err != nil {
+		return nil, err
 	}
 	creds := Secured(given)
 	switch {
@@ -162,27 +157,25 @@ func (t *Target) security(o *options.Dial) (credentials.TransportCredentials, er
 	case creds != nil && creds.Info().SecurityProtocol != "insecure": // as in grpc-go
 		return creds, nil
 	}
-	for _, c := range o.Creds {
-		if c.RequireTransportSecurity() {
-			return nil, errors.New("the credentials require transport level security (use nearcall.WithTransportCredentials() to set)")
-		}
-	}
-	return creds, nil
+	return creds, o.CheckInsecure()
 }
+
+// wholeCreds returns the credentials of targets that go to grpc-go as a whole, nil for none.
+func wholeCreds(o *options.Client) credentials.TransportCredentials { return Secured(o.TransportCreds) }
 
 // addressed returns the authority of calls to t. As in grpc-go it comes from the
 // options, the credentials or the target, in this order.
-func (t *Target) addressed(o *options.Dial) (string, error) {
-	name := ""
-	if o.Transport != nil {
+func (t *Target) addressed(o *options.Client, c Caller) (string, error) {
+	name, own := "", cmp.Or(c.Authority, o.UserAuthority)
+	if o.TransportCreds != nil {
 		//lint:ignore SA1019 deprecated, but grpc-go still honours it
-		name = o.Transport.Info().ServerName
+		name = o.TransportCreds.Info().ServerName
 	}
 	switch {
-	case name != "" && o.Authority != "" && name != o.Authority:
-		return "", fmt.Errorf("the credentials' server name %q and the option's authority %q do not match", name, o.Authority)
-	case o.Authority != "":
-		return o.Authority, nil
+	case name != "" && own != "" && name != own:
+		return "", fmt.Errorf("the credentials' server name %q and the option's authority %q do not match", name, own)
+	case own != "":
+		return own, nil
 	case name != "":
 		return name, nil
 	}

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/shm"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const sharesMemory = true
 
-// SharedMemory returns an upgrade of unix sockets to shared memory of at most the given number of
-// bytes. shared says that connections of different peers share this limit. With shared, no peer
-// can take more than its part.
-func SharedMemory(bytes int64, shared bool) *sock.Upgrade {
-	memory := shm.NewMemory(bytes, shared)
+// SharedMemory returns an upgrade of unix sockets to as much shared memory as o allows. shared says
+// that connections of different peers share this limit. With shared, no peer can take more than its
+// part.
+func SharedMemory(o *options.Connections, shared bool) *sock.Upgrade {
+	memory := shm.NewMemory(o.MaxMemory, shared)
 	server := shm.NewServer(memory)
 	return &sock.Upgrade{
 		Line:    shm.Line,

@@ -2,9 +2,12 @@
 
 package targets
 
-import "github.com/nearcall/nearcall/internal/transport/sock"
+import (
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
 
 const sharesMemory = false
 
 // SharedMemory returns nil: this system has no upgrade for unix sockets.
-func SharedMemory(int64, bool) *sock.Upgrade { return nil }
+func SharedMemory(*options.Connections, bool) *sock.Upgrade { return nil }

@@ -52,7 +52,7 @@ func (t *Target) parseWebSocket() error {
 func (t *Target) hostOfURL() string { return t.url.Host }
 
 // dialWebSocket returns the dialer of ws: and wss: targets.
-func dialWebSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
+func dialWebSocket(t *Target, o *options.Client, c Caller) (link.Dialer, string, error) {
 	if t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeWS)
 	}
@@ -60,12 +60,12 @@ func dialWebSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	authority, err := t.addressed(o)
+	authority, err := t.addressed(o, c)
 	if err != nil {
 		return nil, "", err
 	}
-	d := t.socketDialer(o, authority)
-	d.Options.Creds, d.Options.NoUpgrade = creds, true
+	d := t.socketDialer(o, authority, c)
+	d.Creds = creds
 	d.Wrap = func(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		return websocket.Dial(ctx, conn, mux.PromptOf(conn), t.url, nil)
 	}
@@ -73,9 +73,9 @@ func dialWebSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 }
 
 // webSocketSecurity returns the credentials for connections to t, nil for none.
-func (t *Target) webSocketSecurity(o *options.Dial) (credentials.TransportCredentials, error) {
+func (t *Target) webSocketSecurity(o *options.Client) (credentials.TransportCredentials, error) {
 	if t.Scheme.name == "ws" {
-		if _, ok := o.Transport.(*tlsCredentials); ok {
+		if _, ok := o.TransportCreds.(*tlsCredentials); ok {
 			return nil, fmt.Errorf("a ws: target has no TLS, and the credentials need it; write wss:%s", t.Rest)
 		}
 		creds, err := t.security(o)
@@ -84,9 +84,9 @@ func (t *Target) webSocketSecurity(o *options.Dial) (credentials.TransportCreden
 		}
 		return nil, err
 	}
-	switch c := o.Transport.(type) {
+	switch c := o.TransportCreds.(type) {
 	case nil:
-		if o.Bundle != nil {
+		if o.BundleCreds != nil {
 			return nil, errors.New("a wss: target cannot use a credentials.Bundle; use nearcall.NewTLS and WithPerRPCCredentials")
 		}
 		return httpCredentials{config: defaultTLS}, nil
@@ -107,6 +107,6 @@ func listenWebSocket(t *Target, o socketfile.Options) (Listener, error) {
 	}
 	target := *t.url
 	target.Host = strings.TrimPrefix(reachable(t.host(), s.Addr()), "tcp:")
-	s.target, s.Path, s.NeedsTLS = target.String(), t.url.Path, t.Scheme.name == "wss"
+	s.target, s.Path, s.needsTLS = target.String(), t.url.Path, t.Scheme.name == "wss"
 	return s, nil
 }

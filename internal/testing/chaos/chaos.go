@@ -3,6 +3,7 @@ package chaos
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -341,9 +342,9 @@ func (c *chaos) storm() {
 			stop = s.GracefulStop
 		case 1:
 			stop = func() {
-				hurry := time.AfterFunc(time.Duration(r.IntN(1000))*time.Microsecond, s.Stop)
-				s.GracefulStop()
-				hurry.Stop()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.IntN(1000))*time.Microsecond)
+				defer cancel()
+				_ = s.Shutdown(ctx)
 			}
 		case 2:
 			if c.Closing {

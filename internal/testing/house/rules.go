@@ -33,43 +33,44 @@ var Imports = []Rule{
 	{Pkg: "internal/link", May: []string{"internal/counters", "internal/wait"}},
 	// It has all that needs more of grpc-go than its public interfaces promise.
 	{Pkg: "internal/grpcinside", May: []string{"internal/link"}},
-	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
+	// What reads an option imports it.
+	{Pkg: "internal/options", May: []string{"internal/durations", "internal/link"}},
+	{Pkg: "internal/registry", May: []string{"internal/link", "internal/options"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
-	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/lifecycle", May: []string{"internal/durations", "internal/options"}},
+	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/encoded", "internal/lifecycle", "internal/link", "internal/mux/waits", "internal/options", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/grpcinside", "internal/link"}},
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/wait"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
 
-	// The settings of a socket are what its options set.
-	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
-	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/http1"}},
+	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
-	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/relay", May: []string{"internal/link"}},
-	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/grpcinside", "internal/link", "internal/wait"}},
-	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/wait"}},
+	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
+	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/options", "internal/wait"}},
 
-	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and targets passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/counters", "internal/link", "internal/scmrights"}},
-	// It implements net.Conn, and targets and http1 pass it to sock.
+	// It implements net.Conn, and targets and web pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/http1", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/mux", "internal/options", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
-	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/wait"}},
+	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/options", "internal/wait"}},
 
 	{Pkg: "loop", May: []string{"internal/durations", "internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
-	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/link", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
+	{Pkg: "forward", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
 	{Pkg: "metrics/...", May: []string{"internal/counters", "metrics/..."}},
 
 	// It is a module, which the command requires.
-	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
+	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/lifecycle", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
 
 	// The root package ties them together.
 	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},

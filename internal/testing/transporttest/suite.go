@@ -67,6 +67,7 @@ var cases = []struct {
 	{"a callee learns of an abort before it is released", calleeLearnsFirst},
 	{"a caller learns of an abort when it can receive", callerLearnsLast},
 	{"after its own end a callee cannot abort", noAbortAfterEnd},
+	{"after its own abort a callee cannot end the call", noEndAfterAbort},
 	{"abort at any moment", abortAnyMoment},
 }
 

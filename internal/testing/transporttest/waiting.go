@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync/atomic"
+	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/needs"
@@ -245,6 +249,23 @@ func noAbortAfterEnd(b *bed) {
 	}
 	if r.err != nil || r.End == nil {
 		b.Errorf("the caller receives %+v, want the end", r)
+	}
+}
+
+// noEndAfterAbort: a handler may return while it is told of the abort, as when its server stops. Its
+// caller gets the reason of the abort.
+func noEndAfterAbort(b *bed) {
+	b.callee.OnAbort(func(error) {
+		b.callee.start(func() {
+			_ = b.callee.Send(&link.Frame{End: &link.End{Status: status.New(codes.Canceled, "the handler's")}})
+		})
+		time.Sleep(time.Millisecond) // it sends, if it can
+	})
+	settle()
+	b.callee.Abort(errTest)
+	settle()
+	if r := b.caller.recv(); r.End != nil || r.err == nil || !strings.Contains(r.err.Error(), errTest.Error()) {
+		b.Errorf("the caller receives %+v, want the reason", r)
 	}
 }
 

@@ -111,12 +111,12 @@ func TestListenerServesOneServer(t *testing.T) {
 }
 
 func TestDialWhereNobodyListens(t *testing.T) {
-	_, err := Dialer{Name: "nobody"}.Dial(t.Context())
+	_, err := Dialer{Name: "nobody", Options: defaults}.Dial(t.Context())
 	says(t, err, "inproc:nobody", "nobody in this process listens", `nearcall.Listen("inproc:nobody")`)
 
 	l := listen(t, "nobody")
 	_ = l.Close()
-	_, err = Dialer{Name: "nobody"}.Dial(t.Context())
+	_, err = Dialer{Name: "nobody", Options: defaults}.Dial(t.Context())
 	says(t, err, "nobody in this process listens")
 }
 
@@ -129,7 +129,7 @@ func TestDialWaitsForTheServer(t *testing.T) {
 		}
 		dialled := make(chan result, 1)
 		go func() {
-			s, err := Dialer{Name: "orders"}.Dial(t.Context())
+			s, err := Dialer{Name: "orders", Options: defaults}.Dial(t.Context())
 			dialled <- result{s, err}
 		}()
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestDialGivesUp(t *testing.T) {
 		l := listen(t, "orders")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := Dialer{Name: "orders"}.Dial(ctx)
+		_, err := Dialer{Name: "orders", Options: defaults}.Dial(ctx)
 		says(t, err, "no server serves")
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the error is %v", err)
@@ -162,7 +162,7 @@ func TestDialGivesUp(t *testing.T) {
 
 		failed := make(chan error, 1)
 		go func() {
-			_, err := Dialer{Name: "orders"}.Dial(t.Context())
+			_, err := Dialer{Name: "orders", Options: defaults}.Dial(t.Context())
 			failed <- err
 		}()
 		synctest.Wait()
@@ -175,7 +175,7 @@ func TestDialOfAStoppedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, "orders")
 		go func() { _ = l.Sessions(func(link.Session) link.Acceptor { return nil }) }()
-		_, err := Dialer{Name: "orders"}.Dial(t.Context())
+		_, err := Dialer{Name: "orders", Options: defaults}.Dial(t.Context())
 		says(t, err, "inproc:orders", "stopped")
 		_ = l.Close()
 	})
@@ -195,9 +195,9 @@ func TestAwaitTellsWhenTheNameIsTaken(t *testing.T) {
 		defer names.Unlock()
 		return len(names.awaited["orders"])
 	}
-	one, stopOne := Dialer{Name: "orders"}.Await()
-	two, stopTwo := Dialer{Name: "orders"}.Await()
-	given, giveUp := Dialer{Name: "orders"}.Await()
+	one, stopOne := Dialer{Name: "orders", Options: defaults}.Await()
+	two, stopTwo := Dialer{Name: "orders", Options: defaults}.Await()
+	given, giveUp := Dialer{Name: "orders", Options: defaults}.Await()
 	giveUp()
 	if n := waiting(); n != 2 {
 		t.Errorf("%d wait, want 2", n)

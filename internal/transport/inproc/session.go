@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -51,9 +52,7 @@ type end struct {
 
 // Options set up a session.
 type Options struct {
-	// Window is the flow-control window of a stream from server to client, in bytes. The
-	// default, and the smallest, is 64 KiB.
-	Window int
+	Config *options.Connections // of the client
 
 	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
 	// too.
@@ -73,8 +72,8 @@ var (
 // Connect opens a session with the server behind accept, and returns the client's end.
 func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (link.Session, error) {
 	s := &session{ended: make(chan struct{})}
-	s.up = direction{window: o.Window, done: make(chan struct{})}
-	s.down = direction{window: o.Window, done: make(chan struct{})}
+	s.up = direction{window: o.Config.LocalWindow, done: make(chan struct{})}
+	s.down = direction{window: o.Config.LocalWindow, done: make(chan struct{})}
 	peer := link.Peer{Addr: Addr(name), LocalAddr: Addr(name), AuthInfo: link.Private}
 	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
 	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}

@@ -8,13 +8,16 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 var errTest = errors.New("the test says so")
 
+var defaults = Options{Config: &options.NewClient(nil).Connections}
+
 func connect(t *testing.T, a *acceptor) link.Session {
 	t.Helper()
-	s, err := Connect("orders", Options{}, a.accept)
+	s, err := Connect("orders", defaults, a.accept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +60,7 @@ func TestCloseTellsTheAcceptorOnce(t *testing.T) {
 
 func TestServerThatClosesWhileItAcceptsIsTold(t *testing.T) {
 	a := &acceptor{}
-	_, err := Connect("orders", Options{}, func(s link.Session) link.Acceptor {
+	_, err := Connect("orders", defaults, func(s link.Session) link.Acceptor {
 		_ = s.Close(errTest)
 		return a
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
@@ -574,7 +575,9 @@ func bubble(client, server *Conn) (a, b *bubbled) {
 // sessions returns sessions over both ends of a connection.
 func sessions(t testing.TB, a, b mux.Conn, acceptor link.Acceptor) (client, server *mux.Session) {
 	t.Helper()
-	client, server = mux.New(a, mux.Options{Name: "client", Client: true}), mux.New(b, mux.Options{Name: "server"})
+	config := &options.NewServer(nil).Connections
+	config.StreamWindow, config.MaxStreamWindow = 64<<10, 64<<10
+	client, server = mux.New(a, mux.Options{Config: config, HelloTime: time.Minute, Name: "client", Client: true}), mux.New(b, mux.Options{Config: config, HelloTime: time.Minute, Name: "server"})
 	server.Start(acceptor)
 	client.Start(nil)
 	t.Cleanup(func() {

@@ -344,7 +344,7 @@ func (d dribbling) Write(b []byte) (int, error) {
 // TestASessionFollowsTheQuestion, whether or not the server takes ordinary gRPC clients.
 func TestASessionFollowsTheQuestion(t *testing.T) {
 	wrong := func(Handover) { t.Error("the connection is taken for one of HTTP/2") }
-	for _, l := range []*Listener{{}, {GRPC: wrong}, {GRPC: wrong, HTTP2: wrong}} {
+	for _, l := range []*Listener{{Options: Options{Config: serverOptions()}}, {Options: Options{Config: serverOptions()}, GRPC: wrong}, {Options: Options{Config: serverOptions()}, GRPC: wrong, HTTP2: wrong}} {
 		for _, slow := range []bool{false, true} {
 			dial, stop := listenAsked(t, l, make(transporttest.Accepter, 1))
 			conn := dial()
@@ -355,7 +355,7 @@ func TestASessionFollowsTheQuestion(t *testing.T) {
 			if err != nil || !native {
 				t.Fatal(native, err)
 			}
-			s, err := Dialer{Target: "test"}.Over(t.Context(), over, over, nil)
+			s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -364,7 +364,7 @@ func TestASessionFollowsTheQuestion(t *testing.T) {
 			}
 			_ = s.Close(errors.New("done"))
 			stop()
-			*l = Listener{GRPC: l.GRPC, HTTP2: l.HTTP2}
+			*l = Listener{Options: Options{Config: serverOptions()}, GRPC: l.GRPC, HTTP2: l.HTTP2}
 		}
 	}
 }
@@ -379,7 +379,7 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 			if early && then == noSettings {
 				continue // the client has had its answer
 			}
-			dial, stop := listenAsked(t, &Listener{GRPC: func(Handover) { t.Errorf("%s is taken for gRPC", name) }}, nil)
+			dial, stop := listenAsked(t, &Listener{Options: Options{Config: serverOptions()}, GRPC: func(Handover) { t.Errorf("%s is taken for gRPC", name) }}, nil)
 			conn := dial()
 			sent := wire.Question
 			if early {
@@ -405,7 +405,7 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 func TestAQuestionThatWasAnsweredIsHTTP2(t *testing.T) {
 	for _, sent := range []string{wire.Question + noSettings, wire.Question + noSettings[:3], wire.Question + noSettings + "more"} {
 		taken := make(chan Handover, 1)
-		dial, stop := listenAsked(t, &Listener{GRPC: func(h Handover) { taken <- h }}, nil)
+		dial, stop := listenAsked(t, &Listener{Options: Options{Config: serverOptions()}, GRPC: func(h Handover) { taken <- h }}, nil)
 		conn := dial()
 		go func() { _, _ = io.WriteString(conn, sent) }()
 		h := <-taken
@@ -458,7 +458,7 @@ func TestTheQuestionHasTheDeadlineOfFirstBytes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dial, stop := listenAsked(t, &Listener{Options: Options{Handshake: 5 * time.Second}, GRPC: func(Handover) { t.Error("it is taken for gRPC") }}, nil)
+				dial, stop := listenAsked(t, &Listener{Options: Options{Config: within(5 * time.Second)}, GRPC: func(Handover) { t.Error("it is taken for gRPC") }}, nil)
 				defer stop()
 				conn := dial()
 				defer conn.Close()
@@ -491,7 +491,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 			_ = far.Close()
 			return
 		}
-		l := &Listener{}
+		l := &Listener{Options: Options{Config: serverOptions()}}
 		if wait, err := l.ServeConn(b, func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) }); err == nil {
 			_ = wait()
 		}
@@ -500,7 +500,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 	if err != nil || !native {
 		t.Fatal(native, err)
 	}
-	s, err := Dialer{Target: "test"}.Over(t.Context(), over, over, credentials.TLSInfo{})
+	s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, credentials.TLSInfo{})
 	if err != nil {
 		t.Fatal(err)
 	}

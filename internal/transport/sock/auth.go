@@ -39,8 +39,8 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 	if b, ok := conn.(*Begun); ok {
 		return b.Conn, o.PlainAuth(b.Conn), b.first, false, nil
 	}
-	if o.Creds != nil {
-		secured, auth, mixes, err = handshake(o.Creds, conn)
+	if creds := o.Config.ServerCreds; creds != nil {
+		secured, auth, mixes, err = handshake(creds, conn)
 		return secured, auth, nil, mixes, err
 	}
 	if c, ok := conn.(*tls.Conn); ok { // from a tls.NewListener
@@ -50,6 +50,11 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 		return c, link.TLSInfo(c.ConnectionState()), nil, false, nil
 	}
 	return conn, o.PlainAuth(conn), nil, false, nil
+}
+
+// acceptedTCP returns the bare TCP connection below one that was accepted, as [bareTCP] does.
+func (o Options) acceptedTCP(conn, secured net.Conn) *net.TCPConn {
+	return bareTCP(conn, secured, o.Config.ServerCreds)
 }
 
 // agreed reports whether the handshake with the result auth has agreed on nearcall's protocol, by

@@ -169,7 +169,7 @@ func (c readConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Listener: inner, GRPC: func(h Handover) {
+	lis := &Listener{Options: Options{Config: serverOptions()}, Listener: inner, GRPC: func(h Handover) {
 		_, _ = h.Conn.Write([]byte("mine"))
 		_ = h.Conn.Close()
 		taken <- string(h.First)
@@ -203,7 +203,7 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 	for _, requires := range []bool{false, true} {
 		inner := bufconn.Listen(1 << 10)
 		taken := make(chan string, 1)
-		lis := &Listener{Listener: inner, Options: Options{RequireUpgrade: requires}, HTTP1: func(h Handover) {
+		lis := &Listener{Listener: inner, Options: Options{Config: serverOptions(), RequireUpgrade: requires}, HTTP1: func(h Handover) {
 			if h.Deadline.IsZero() || h.Auth == nil || h.Accept == nil {
 				t.Errorf("%+v is incomplete", h)
 			}
@@ -246,7 +246,7 @@ func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
 	for _, first := range []string{preface, preface + noSettings, "GET / "} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := bufconn.Listen(1 << 10)
-			lis := &Listener{Listener: inner}
+			lis := &Listener{Options: Options{Config: serverOptions()}, Listener: inner}
 			ended := make(chan error)
 			go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 			conn, err := inner.DialContext(t.Context())

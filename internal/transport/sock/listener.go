@@ -260,7 +260,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		return nil, net.ErrClosed
 	}
 	defer l.removePending(conn)
-	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
+	deadline := l.Options.Deadline()
 	_ = conn.SetDeadline(deadline)
 	secured, auth, before, mixes, err := l.Options.accepted(conn)
 	if err != nil {
@@ -401,7 +401,7 @@ func (o Options) serverMux(c ready) mux.Options {
 		name = a.Network() + ":" + a.String()
 	}
 	m := o.mux(name, false, c.conn, c.over != mux.Conn(c.conn), c.peer)
-	m.Handshake = cmp.Or(time.Until(c.deadline), -1)
+	m.HelloTime = cmp.Or(time.Until(c.deadline), -1)
 	m.First, m.Greeted = c.first, c.greeted
 	return m
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -29,8 +30,8 @@ import (
 // near_dial.go is the client's part, near_listen.go is the server's.
 
 // An InProcess opens a session between a client and a server of this process. client and server
-// are the peers that they see. window is the client's, in bytes.
-type InProcess func(window int, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error)
+// are the peers that they see. config is the client's.
+type InProcess func(config *options.Connections, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error)
 
 const (
 	moving  = time.Second     // how long a client tries a nearer path

@@ -25,7 +25,7 @@ var (
 // nearer asks a server for a nearer path than conn, a connection over TCP, which the caller closes
 // if there is a nearer session or an error. Otherwise nearer has set o for a session over conn.
 func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) (link.Session, error) {
-	tcp := bareTCP(raw, conn, d.Options.Creds)
+	tcp := bareTCP(raw, conn, d.Creds)
 	if why := d.mayAsk(tcp); why != nil {
 		d.stay(o, why)
 		return nil, nil
@@ -71,7 +71,7 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 	switch {
 	case !onThisHost(near.Addr(), far.Addr()):
 		return errElsewhere
-	case d.Conn != nil:
+	case d.Client.HasConnDialer():
 		return counters.OwnDialer.New("the program's own dialer made the connection, and calls must end when the program closes it")
 	case d.Options.Upgrade == nil:
 		return counters.Unsupported.New("this system has nothing nearer")
@@ -135,8 +135,8 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 // introduce connects to the name that a server has offered, and returns the connection that the
 // unix socket was upgraded to.
 func (d Dialer) introduce(ctx context.Context, n nonce, name string, e ends) (over mux.Conn, err error) {
-	if d.Options.NoUpgrade {
-		return nil, errTurnedOff
+	if err := d.Options.turnedOff(); err != nil {
+		return nil, err
 	}
 	dialer := net.Dialer{Control: scmrights.RefuseFrom}
 	conn, err := dialer.DialContext(ctx, "unix", "@"+name)

@@ -19,6 +19,7 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -68,7 +69,7 @@ func serveNearOn(t *testing.T, wrap func(net.Listener) net.Listener) *nearServer
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Upgrade: sharedMemory()}, Near: true}, make(chan link.Session, 100), make(chan error, 1)}
+	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Config: serverOptions(), Upgrade: sharedMemory()}, Near: true}, make(chan link.Session, 100), make(chan error, 1)}
 	go func() {
 		s.ended <- s.Sessions(func(session link.Session) link.Acceptor {
 			s.accepted <- session
@@ -102,7 +103,7 @@ func (s *nearServer) ask(t *testing.T) *asker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Write(mux.Options{Client: true}.Greeting(false, wire.FeatureNear, "")); err != nil {
+	if _, err := conn.Write(mux.Options{Config: &clientOptions().Connections, Client: true}.Greeting(false, wire.FeatureNear, "")); err != nil {
 		t.Fatal(err)
 	}
 	_, h := readHello(conn, nil)
@@ -224,10 +225,11 @@ func TestSilentPeersOfTheNameAreBounded(t *testing.T) {
 
 // dialer returns a dialer that wants the nearer path to s.
 func (s *nearServer) dialer() Dialer {
+	client := clientOptions()
 	return Dialer{
-		Target: "tcp:" + s.Addr().String(), Network: "tcp", Address: s.Addr().String(), Options: Options{Upgrade: sharedMemory()},
-		Near: func(window int, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error) {
-			return inproc.Connect("", inproc.Options{Window: window, Accept: dials, Client: &client, Server: &server}, accepts)
+		Client: client, Target: "tcp:" + s.Addr().String(), Network: "tcp", Address: s.Addr().String(), Options: Options{Config: &client.Connections, Upgrade: sharedMemory()},
+		Near: func(config *options.Connections, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error) {
+			return inproc.Connect("", inproc.Options{Config: config, Accept: dials, Client: &client, Server: &server}, accepts)
 		},
 	}
 }
@@ -304,7 +306,7 @@ func TestAClientThatStaysSaysSo(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lis.Close()
-			s := nearServer{Listener: &Listener{Listener: lis}}
+			s := nearServer{Listener: &Listener{Options: Options{Config: serverOptions()}, Listener: lis}}
 			dialled := make(chan link.Session)
 			go func() {
 				session, err := s.dialer().Dial(t.Context())
@@ -327,7 +329,7 @@ func TestAClientThatStaysSaysSo(t *testing.T) {
 			if near != "" {
 				features = wire.FeatureNear
 			}
-			if _, err := conn.Write(mux.Options{}.Greeting(true, features, near)); err != nil {
+			if _, err := conn.Write(mux.Options{Config: serverOptions()}.Greeting(true, features, near)); err != nil {
 				t.Fatal(err)
 			}
 			session := <-dialled
@@ -575,8 +577,8 @@ func FuzzIntroduction(f *testing.F) {
 
 // What a client or a server says first never makes the other side read beyond it or fail.
 func FuzzGreeting(f *testing.F) {
-	f.Add(mux.Options{}.Greeting(true, wire.FeatureNear, string(make([]byte, 16))+"name"))
-	f.Add(mux.Options{Client: true}.Greeting(false, 0, ""))
+	f.Add(mux.Options{Config: serverOptions()}.Greeting(true, wire.FeatureNear, string(make([]byte, 16))+"name"))
+	f.Add(mux.Options{Config: &clientOptions().Connections, Client: true}.Greeting(false, 0, ""))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, n := helloOf(b)
 		if n > len(b) || n == 0 && h != (wire.Hello{}) {
@@ -622,10 +624,10 @@ func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = readHello(conn, nil)
-		_, _ = conn.Write(mux.Options{}.Greeting(true, wire.FeatureNear, strings.Repeat("n", 16)+victim.Addr().String()[1:]))
+		_, _ = conn.Write(mux.Options{Config: serverOptions()}.Greeting(true, wire.FeatureNear, strings.Repeat("n", 16)+victim.Addr().String()[1:]))
 		_, _ = io.Copy(io.Discard, conn)
 	}()
-	rogue := nearServer{Listener: &Listener{Listener: lis}}
+	rogue := nearServer{Listener: &Listener{Options: Options{Config: serverOptions()}, Listener: lis}}
 	s, err := rogue.dialer().Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)

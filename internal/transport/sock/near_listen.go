@@ -45,7 +45,7 @@ type nearOffer struct {
 // offerNearer makes the client of c an offer, if it asks for one, and waits until the client stays
 // or moves. It returns false if the client has moved or left. conn is the connection below c's.
 func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (stays bool) {
-	tcp := bareTCP(conn, c.conn, l.Options.Creds)
+	tcp := l.Options.acceptedTCP(conn, c.conn)
 	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || !l.Near || l.Options.Upgrade == nil {
 		return true
 	}
@@ -177,10 +177,7 @@ func (e ends) difference(server ends) string {
 }
 
 // limitsAge reports whether connections end after some time. Sessions within a process never do.
-func (l *Listener) limitsAge() bool {
-	k := &l.Options.ServerKeepalive
-	return k.MaxConnectionAge > 0 || k.MaxConnectionIdle > 0
-}
+func (l *Listener) limitsAge() bool { return l.Options.Config.LimitsAge() }
 
 // openInProcess opens a session with a client of this process. peer is the server as the client
 // sees it.
@@ -190,7 +187,7 @@ func (l *Listener) openInProcess(d Dialer, n nonce, e ends, peer link.Peer) (lin
 		return nil, err
 	}
 	o.peer.Path = counters.InProcess
-	return d.Near(d.Options.Window, peer, o.peer, d.Accept, o.accept)
+	return d.Near(d.Options.Config, peer, o.peer, d.Accept, o.accept)
 }
 
 // introductions accepts clients of other processes that have got an offer.
@@ -234,8 +231,8 @@ func (l *Listener) introduced(ctx context.Context, u *net.UnixConn) {
 	}
 	e.namespace = namespaceOf(u)
 	o, why := l.near.take(n, e)
-	if l.Options.NoUpgrade && why == nil {
-		why = errTurnedOff
+	if why == nil {
+		why = l.Options.turnedOff()
 	}
 	decline := ""
 	if why != nil {

@@ -1,15 +1,12 @@
 package sock
 
 import (
-	"cmp"
 	"io"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nearcall/nearcall/internal/mux"
 )
 
 // Either grpc-go's transport serves a connection of HTTP/2, fast and only gRPC, or net/http, which
@@ -76,10 +73,9 @@ func (l *Listener) takeHTTP2(h Handover, mixes bool) {
 		l.GRPC(h)
 		return
 	}
-	patience := cmp.Or(l.Options.Handshake, mux.DefaultHandshake)
 	o := &opening{Conn: h.Conn, handover: h, ready: []byte(preface), in: h.First[len(preface):]}
 	o.handOver = func(h Handover) {
-		h.Deadline = time.Now().Add(patience)
+		h.Deadline = l.Options.Deadline()
 		_ = h.Conn.SetDeadline(h.Deadline)
 		l.HTTP2(h)
 	}

@@ -44,7 +44,7 @@ func newTaker() (l *taker, stop func()) {
 			}()
 		}
 	}
-	l.Listener = &Listener{Listener: l.clients, Options: Options{Handshake: time.Minute}, HTTP2: take("http"), GRPC: take("grpc")}
+	l.Listener = &Listener{Listener: l.clients, Options: Options{Config: within(time.Minute)}, HTTP2: take("http"), GRPC: take("grpc")}
 	ended := make(chan error)
 	go func() { ended <- l.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 	return l, func() {
@@ -117,7 +117,7 @@ func writePieces(conn net.Conn, s string, next func() int) {
 func TestMixedClientsNeedNoFirstRequest(t *testing.T) {
 	for _, mixes := range []bool{false, true} {
 		got := ""
-		l := &Listener{HTTP2: func(Handover) { got = "http" }, GRPC: func(Handover) { got = "grpc" }, Mixes: mixes}
+		l := &Listener{Options: Options{Config: serverOptions()}, HTTP2: func(Handover) { got = "http" }, GRPC: func(Handover) { got = "grpc" }, Mixes: mixes}
 		if l.takeHTTP2(Handover{First: []byte(preface)}, true); (got == "http") != mixes {
 			t.Errorf("%s got it, although Mixes is %t", got, mixes)
 		}
@@ -201,7 +201,7 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 		want := preface + string(frame(nil, frameSettings, 0, 0, settings)) + others + request + data + later + ack
 
 		near, far := net.Pipe()
-		l := &Listener{GRPC: func(h Handover) { go actAsGRPC(h.Conn, ofGRPC, r.IntN(3), sizes(1, 30)) }}
+		l := &Listener{Options: Options{Config: serverOptions()}, GRPC: func(h Handover) { go actAsGRPC(h.Conn, ofGRPC, r.IntN(3), sizes(1, 30)) }}
 		got := make(chan string)
 		l.HTTP2 = func(h Handover) {
 			go func() {

@@ -3,7 +3,6 @@
 package sock
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,48 +13,31 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The default windows, in bytes. A message that fits its window needs no round trip for credit.
-const (
-	window     = 256 << 10
-	maxWindow  = 4 << 20
-	connWindow = 2 << 20
-)
-
-// Options set up the sessions of a dialer or a listener. The zero value of a field is its default.
+// Options say how a dialer or a listener makes sessions of its connections.
 type Options struct {
-	// Creds secure a connection. Without them unix sockets count as private, as with gRPC's
-	// local credentials, and other connections as not secured.
-	Creds credentials.TransportCredentials
+	Config *options.Connections
 
 	// Unix returns the AuthInfo for the process at the other end of a unix socket. It is used if
-	// there are no Creds and the system can tell which process that is.
+	// there are no credentials and the system can tell which process that is. Without credentials,
+	// unix sockets count as private, as with gRPC's local credentials, and other connections as not
+	// secured.
 	Unix func(Process) credentials.AuthInfo
 
 	Upgrade        *Upgrade // upgrades unix sockets; nil for no upgrade
-	NoUpgrade      bool     // a client offers no upgrade, a server declines it
 	RequireUpgrade bool     // connections that are not upgraded are refused
-
-	NoSpin bool // readers block at once, instead of polling first
-
-	Window         int           // of a call, in bytes
-	ConnWindow     int           // of all calls of a connection, in bytes
-	MaxHeaderBytes int           // the largest header or trailer that is accepted, in bytes, counting 32 for each entry
-	MaxStreams     uint32        // a client's concurrent streams; 0 for no limit
-	Handshake      time.Duration // how long a peer's handshake may take; 120 s by default, negative for no time
-
-	Keepalive       keepalive.ClientParameters // of a dialer
-	ServerKeepalive keepalive.ServerParameters // of a listener
-	Enforcement     keepalive.EnforcementPolicy
 }
+
+// Deadline returns the deadline of a client's handshake that begins now.
+func (o Options) Deadline() time.Time { return time.Now().Add(o.Config.HandshakeTime) }
 
 // mux returns the options of a session over conn, or over the connection that has replaced it.
 // If peer has no addresses or path, conn's are used.
@@ -69,15 +51,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, pee
 	if peer.Path == counters.Other && peer.Addr != nil {
 		peer.Path = counters.PathOver(peer.Addr.Network())
 	}
-	m := mux.Options{
-		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
-		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
-		Peer: peer,
-	}
-	if o.Window == 0 { // as in gRPC, a window that the user has set does not grow
-		m.MaxWindow = maxWindow
-	}
-	return m
+	return mux.Options{Config: o.Config, Name: name, Client: client, Peer: peer, HelloTime: o.Config.HandshakeTime}
 }
 
 // A Dialer implements [link.Dialer].
@@ -86,15 +60,14 @@ type Dialer struct {
 	GRPC      string // the target of an ordinary gRPC server at this address, for errors
 	Network   string // as for net.Dial
 	Address   string
-	Authority string // that the server's certificate must match
-	Options   Options
+	Authority string                           // that the server's certificate must match
+	Creds     credentials.TransportCredentials // nil for none
+	Client    *options.Client
+	Options   Options // its Config is Client's
 
 	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
 	// too.
 	Accept func(link.Session) link.Acceptor
-
-	// Conn opens the connection; nil for net.Dialer.
-	Conn func(ctx context.Context, address string) (net.Conn, error)
 
 	// Wrap replaces a secured connection by a connection that carries nearcall's protocol in
 	// another protocol; nil for none.
@@ -117,9 +90,9 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		return nil, fmt.Errorf("%s: %w", d.Target, err)
 	}
 	conn, auth := raw, credentials.AuthInfo(nil)
-	if d.Options.Creds == nil {
+	if d.Creds == nil {
 		auth = d.Options.PlainAuth(conn)
-	} else if conn, auth, err = d.Options.Creds.ClientHandshake(ctx, d.Authority, raw); err != nil {
+	} else if conn, auth, err = d.Creds.ClientHandshake(ctx, d.Authority, raw); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("%s: authentication handshake failed: %w", d.Target, explain(err))
 	}
@@ -154,7 +127,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 // without one. Over offers the upgrade or looks for a nearer path, and returns once the server has
 // sent its HELLO. If it fails, conn is closed.
 func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.AuthInfo) (link.Session, error) {
-	if auth == nil && d.Options.Creds == nil {
+	if auth == nil && d.Creds == nil {
 		auth = d.Options.PlainAuth(conn)
 	}
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
@@ -207,10 +180,10 @@ func (d Dialer) suggestTarget(err error) error {
 
 // Connect only opens a connection.
 func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
-	if d.Conn == nil {
+	if !d.Client.HasConnDialer() {
 		return d.connect(ctx)
 	}
-	conn, err := d.Conn(ctx, d.Address)
+	conn, err := d.Client.ConnDialer(ctx, d.Address)
 	switch {
 	case err != nil:
 		return nil, err // conn may be a nil *net.UnixConn, which as a net.Conn is not nil

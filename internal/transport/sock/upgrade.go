@@ -50,8 +50,16 @@ func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }
 
-// errTurnedOff is the reason why nothing is upgraded with NoUpgrade.
+// errTurnedOff is the reason why nothing is upgraded if the user wants that.
 var errTurnedOff = counters.Disabled.New("DisableSharedMemory or WithDisableSharedMemory")
+
+// turnedOff returns errTurnedOff if that applies.
+func (o Options) turnedOff() error {
+	if o.Config.NoSharedMemory && !o.RequireUpgrade {
+		return errTurnedOff
+	}
+	return nil
+}
 
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
@@ -98,7 +106,7 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	switch {
 	case o.Upgrade == nil:
 		return nil, counters.Unsupported.New("this system has none")
-	case o.NoUpgrade:
+	case o.turnedOff() != nil:
 		return nil, errTurnedOff
 	case !ok:
 		return nil, counters.Wrapped.New("the connection is not a unix socket itself")

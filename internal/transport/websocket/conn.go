@@ -4,11 +4,14 @@ package websocket
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"math/bits"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,19 +152,19 @@ func (c *Conn) answer(wrong error) {
 func (c *Conn) writePong() {
 	c.mu.Lock()
 	defer c.unlock()
-	_ = c.settle()
+	_ = c.settleLocked()
 }
 
-// begins records that something is being written. mu is held.
-func (c *Conn) begins() {
+// beginsLocked records that something is being written.
+func (c *Conn) beginsLocked() {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
 	c.busy = true
 }
 
-// takePong returns the PONG that is owed. If none is owed, or if it must wait for the rest of a
-// message, takePong returns nil. It unsets busy if nothing is left to write. mu is held.
-func (c *Conn) takePong() (pong []byte) {
+// takePongLocked returns the PONG that is owed. If none is owed, or if it must wait for the rest of
+// a message, takePongLocked returns nil. It unsets busy if nothing is left to write.
+func (c *Conn) takePongLocked() (pong []byte) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
 	if c.out.isDone() {
@@ -171,38 +174,38 @@ func (c *Conn) takePong() (pong []byte) {
 	return pong
 }
 
-// settle writes the PONG that is owed, if any, after a write. mu is held.
-func (c *Conn) settle() error {
+// settleLocked writes the PONG that is owed, if any, after a write.
+func (c *Conn) settleLocked() error {
 	for {
-		pong := c.takePong()
+		pong := c.takePongLocked()
 		if pong == nil || c.said {
 			return nil
 		}
-		if err := c.writeControl(opPong, pong); err != nil {
+		if err := c.writeControlLocked(opPong, pong); err != nil {
 			return err
 		}
 	}
 }
 
-// writeControl writes a control frame. mu is held, and no message is being written.
-func (c *Conn) writeControl(op opcode, payload []byte) error {
-	_, err := c.Conn.Write(c.controlFrame(op, payload))
+// writeControlLocked writes a control frame. No message is being written.
+func (c *Conn) writeControlLocked(op opcode, payload []byte) error {
+	_, err := c.Conn.Write(c.controlFrameLocked(op, payload))
 	return err
 }
 
-// controlFrame returns a control frame in scratch. mu is held.
-func (c *Conn) controlFrame(op opcode, payload []byte) []byte {
-	h, mask := c.header(op, len(payload))
+// controlFrameLocked returns a control frame in scratch.
+func (c *Conn) controlFrameLocked(op opcode, payload []byte) []byte {
+	h, mask := c.headerLocked(op, len(payload))
 	c.scratch = append(append(c.scratch[:0], h...), payload...)
 	xor(c.scratch[len(h):], mask)
 	return c.scratch
 }
 
-// header returns the header of a new frame with n bytes of payload, and the mask for them; a mask
-// of 0 does not change them. The code that chooses the payload must not be able to predict the
-// mask, or it could make the payload look like a request to a proxy (section 10.3 of RFC 6455).
-// The numbers of package rand cannot be predicted. mu is held.
-func (c *Conn) header(op opcode, n int) (h []byte, mask uint32) {
+// headerLocked returns the header of a new frame with n bytes of payload, and the mask for them; a
+// mask of 0 does not change them. The code that chooses the payload must not be able to predict the
+// mask, or it could make the payload look like a request to a proxy (section 10.3 of RFC 6455). The
+// numbers of package rand cannot be predicted.
+func (c *Conn) headerLocked(op opcode, n int) (h []byte, mask uint32) {
 	h = appendHeader(c.head[:0], op, n)
 	if c.client {
 		mask = rand.Uint32()
@@ -237,16 +240,16 @@ func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
 	if c.said {
 		return 0, errClosing
 	}
-	c.begins()
+	c.beginsLocked()
 	if c.out.isDone() {
-		c.begin(sizeOf(all))
+		c.beginLocked(sizeOf(all))
 	}
 	for _, b := range all {
 		for len(b) > 0 {
 			if c.out.isDone() {
-				c.begin(len(b))
+				c.beginLocked(len(b))
 			}
-			k, err := c.writePart(b[:min(len(b), c.out.left)])
+			k, err := c.writePartLocked(b[:min(len(b), c.out.left)])
 			n += int64(k)
 			if err != nil {
 				return n, err
@@ -254,7 +257,7 @@ func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
 			b = b[k:]
 		}
 	}
-	return n, c.settle()
+	return n, c.settleLocked()
 }
 
 func sizeOf(all [][]byte) (n int) {
@@ -264,27 +267,27 @@ func sizeOf(all [][]byte) (n int) {
 	return n
 }
 
-// begin begins a message of n bytes. mu is held.
-func (c *Conn) begin(n int) {
-	h, mask := c.header(opBinary, n)
+// beginLocked begins a message of n bytes.
+func (c *Conn) beginLocked(n int) {
+	h, mask := c.headerLocked(opBinary, n)
 	c.out = message{head: h, left: n, mask: mask}
 }
 
-// writePart writes a part of the message, after the rest of its header. mu is held.
-func (c *Conn) writePart(b []byte) (n int, err error) {
+// writePartLocked writes a part of the message, after the rest of its header.
+func (c *Conn) writePartLocked(b []byte) (n int, err error) {
 	if !c.client && len(b) > maxCopy && len(c.out.head) == 0 {
 		n, err = c.Conn.Write(b)
 		c.out.left -= n
 		return n, err
 	}
 	b = b[:min(len(b), maxCopy)]
-	k, err := c.Conn.Write(c.copied(b))
-	return c.wrote(k), err
+	k, err := c.Conn.Write(c.copiedLocked(b))
+	return c.wroteLocked(k), err
 }
 
-// copied copies to scratch the rest of the header, and up to maxCopy bytes of the buffers all.
-// It masks the payload with the message's mask, and returns the copy. mu is held.
-func (c *Conn) copied(all ...[]byte) []byte {
+// copiedLocked copies to scratch the rest of the header, and up to maxCopy bytes of the buffers
+// all. It masks the payload with the message's mask, and returns the copy.
+func (c *Conn) copiedLocked(all ...[]byte) []byte {
 	c.scratch = append(c.scratch[:0], c.out.head...)
 	for _, b := range all {
 		c.scratch = append(c.scratch, b[:min(len(b), len(c.out.head)+maxCopy-len(c.scratch))]...)
@@ -293,9 +296,9 @@ func (c *Conn) copied(all ...[]byte) []byte {
 	return c.scratch
 }
 
-// wrote records that n bytes of the header and of the payload were written, and returns how
-// many bytes of the payload are among them. mu is held.
-func (c *Conn) wrote(n int) (payload int) {
+// wroteLocked records that n bytes of the header and of the payload were written, and returns how
+// many bytes of the payload are among them.
+func (c *Conn) wroteLocked(n int) (payload int) {
 	k := min(n, len(c.out.head))
 	c.out.head = c.out.head[k:]
 	payload = n - k
@@ -316,8 +319,8 @@ func (c *PromptConn) TryWrite(all ...[]byte) (n int, err error) {
 	if !c.out.isDone() {
 		return 0, nil // Write must complete the message
 	}
-	c.begins()
-	n, err = c.tryMessage(all)
+	c.beginsLocked()
+	n, err = c.tryMessageLocked(all)
 	c.finishTry()
 	return n, err
 }
@@ -334,20 +337,20 @@ func (c *Conn) finishTry() {
 	}
 }
 
-// tryMessage writes as much of a message as there is room for. mu is held.
-func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
+// tryMessageLocked writes as much of a message as there is room for.
+func (c *PromptConn) tryMessageLocked(all [][]byte) (n int, err error) {
 	size := sizeOf(all)
-	c.begin(size)
+	c.beginLocked(size)
 	if !c.client && size >= minGather {
 		n, err = c.socket.TryWrite(append([][]byte{c.out.head}, all...)...)
 	} else {
-		n, err = c.socket.TryWrite(c.copied(all...))
+		n, err = c.socket.TryWrite(c.copiedLocked(all...))
 	}
 	if n == 0 {
 		c.out = message{}
 		return 0, err
 	}
-	return c.wrote(n), err
+	return c.wroteLocked(n), err
 }
 
 // CloseWrite says with a Close frame that this side sends nothing more.
@@ -363,18 +366,18 @@ func (c *Conn) sayClose() error {
 	if c.said || !c.out.isDone() {
 		return nil
 	}
-	frame := c.closeFrame()
+	frame := c.closeFrameLocked()
 	_, err := c.Conn.Write(frame)
 	return err
 }
 
-// closeFrame returns the Close frame. Nothing can be written after it. mu is held.
-func (c *Conn) closeFrame() []byte {
+// closeFrameLocked returns the Close frame. Nothing can be written after it.
+func (c *Conn) closeFrameLocked() []byte {
 	c.said = true
 	c.asideMu.Lock()
 	code := cmp.Or(c.closing, closeNormal)
 	c.asideMu.Unlock()
-	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
+	return c.controlFrameLocked(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
 }
 
 // closeTimeout is how long it may take to write a Close frame and the bytes before it.
@@ -393,7 +396,7 @@ func (c *Conn) Close() error {
 func (c *PromptConn) Close() error {
 	if c.beginClose() && c.mu.TryLock() {
 		if !c.said && c.out.isDone() {
-			_, _ = c.socket.TryWrite(c.closeFrame())
+			_, _ = c.socket.TryWrite(c.closeFrameLocked())
 		}
 		_ = c.Conn.Conn.Close()
 		c.mu.Unlock()
@@ -428,4 +431,45 @@ func (c *Conn) unlock() {
 	if c.closed.Load() {
 		c.finish()
 	}
+}
+
+// Keep returns a function that makes copies of r, the request that has opened a WebSocket,
+// without its body, its context and the header fields named in without. The function holds the
+// header in one text: a map of 2,000 short fields takes twenty times as much memory, and a
+// WebSocket may stay open for days.
+func Keep(r *http.Request, without ...string) func() *http.Request {
+	kept := r.WithContext(context.Background()) // r's own context ends, and would keep its server in memory
+	kept.Body, kept.GetBody, kept.Header = http.NoBody, nil, nil
+	var b []byte
+	for name, values := range r.Header {
+		if slices.Contains(without, name) {
+			continue
+		}
+		for _, v := range values {
+			b = appendText(appendText(b, name), v)
+		}
+	}
+	packed := string(b)
+	return func() *http.Request {
+		r, url := *kept, *kept.URL
+		r.URL, r.Header = &url, make(http.Header)
+		for name, v, rest := "", "", packed; rest != ""; {
+			name, rest = cutText(rest)
+			v, rest = cutText(rest)
+			r.Header[name] = append(r.Header[name], v)
+		}
+		return &r
+	}
+}
+
+// appendText appends the length of a text, and the text.
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// cutText is the inverse of appendText.
+func cutText(b string) (text, rest string) {
+	n, size := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
+	b = b[size:]
+	return b[:n], b[n:]
 }

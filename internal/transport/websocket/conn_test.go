@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -36,7 +37,9 @@ func TestStreamsOverWebSocket(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			client, server := pair(t)
-			cs, ss := mux.New(client, mux.Options{Client: true}), mux.New(server, mux.Options{})
+			config := &options.NewServer(nil).Connections
+			config.StreamWindow, config.MaxStreamWindow = 64<<10, 64<<10
+			cs, ss := mux.New(client, mux.Options{Config: config, HelloTime: time.Minute, Client: true}), mux.New(server, mux.Options{Config: config, HelloTime: time.Minute})
 			accepted := make(transporttest.Accepter, 1)
 			ss.Start(accepted)
 			cs.Start(nil)

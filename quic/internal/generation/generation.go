@@ -5,4 +5,4 @@ package generation
 
 import "github.com/nearcall/nearcall/internal/registry"
 
-const _ = registry.NearcallAndItsModulesMustHaveTheSameVersion2
+const _ = registry.NearcallAndItsModulesMustHaveTheSameVersion3
