@@ -2,20 +2,14 @@ package nearcall
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/grpclog"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/balance"
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
@@ -29,33 +23,36 @@ import (
 type ClientConn struct {
 	opts   *options.Client
 	target string
-	client *call.Client        // nil if remote makes the calls
-	idle   *connector.Idleness // counts the calls; may be nil
-	state  state               // of conn or remote
-
-	conn *connector.Connector // for nearcall's own targets; otherwise nil
-
-	// For other targets.
-	remote  *grpc.ClientConn
-	channel *balance.Channel // nil if remote makes the calls
-	hint    string           // appended to Unavailable errors
-
-	grpcMu sync.Mutex
-	grpc   *grpc.ClientConn // the result of GRPC; nil before the first use
-	closed bool
+	conn   connection
 }
 
-// A state is what a ClientConn shows of its state, and how a user changes it.
-type state interface {
+// A connection is what a ClientConn makes calls with. There is one for each way to reach a target:
+//
+//   - a oneServer, to one server over a path of nearcall's own, in process or over a connection
+//   - a resolved, to the servers that grpc-go finds and chooses, each over its nearest path
+//   - a whole, which grpc-go makes calls with, and all else
+//
+// Its methods are those of ClientConn with the same names, and safe for concurrent use.
+type connection interface {
+	grpc.ClientConnInterface
 	Connect()
 	ResetConnectBackoff()
 	GetState() connectivity.State
 	WaitForStateChange(context.Context, connectivity.State) bool
+	GRPC() *grpc.ClientConn
+	Close() error
+
+	// Observe calls f with the current state and with each later one, until stop is called. f must
+	// not call the connection.
+	Observe(f func(connectivity.State)) (stop func())
+
+	// Current returns the session that all calls use now, or nil if there is none.
+	Current() link.Session
 }
 
 func init() {
 	call.ClientSession = func(conn grpc.ClientConnInterface) link.Session {
-		if cc, ok := conn.(*ClientConn); ok && cc.conn != nil {
+		if cc, ok := conn.(*ClientConn); ok {
 			return cc.conn.Current()
 		}
 		return nil
@@ -105,43 +102,19 @@ func init() {
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := options.NewClient(opts)
 	if o.SessionDialer != nil {
-		c, _ := newClientConn(target, target, connector.Config{Name: target, Dialer: o.SessionDialer, Backoff: targets.NearBackoff}, o)
-		return c, nil // with an invalid option, its calls fail
+		c, _ := newOneServer(target, target, connector.Config{Name: target, Dialer: o.SessionDialer, Backoff: targets.NearBackoff}, o)
+		return c.of, nil // with an invalid option, its calls fail
 	}
 	t, err := targets.Parse(target)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
+	case t.IsGRPC() && (t.Insists || o.WholeToGRPC):
+		return newWhole(target, t, o)
+	case t.IsGRPC():
+		return newResolved(target, o)
 	}
-	if t.IsGRPC() {
-		if !t.Insists && !o.WholeToGRPC {
-			return newBalanced(target, o)
-		}
-		if err := checkRemote(o); err != nil {
-			return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
-		}
-		remote, err := grpc.NewClient(t.Rest, o.ToGRPC...)
-		if err != nil {
-			return nil, named(err)
-		}
-		if !t.Insists {
-			logger.Infof("calls to %q go to grpc-go, over HTTP/2, because of WithGRPCDialOptions", target)
-		}
-		return &ClientConn{opts: o, target: target, remote: remote, state: remote, hint: targets.Hint(t.Rest, o)}, nil
-	}
-	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
-	if t.Scheme.Sockets {
-		cfg.Idle = idleness(o)
-	}
-	var authority string
-	if cfg.Dialer, authority, err = t.Dialer(o, caller(o, cfg.Idle)); err != nil {
-		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
-	}
-	c, err := newClientConn(target, authority, cfg, o)
-	if err != nil {
-		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
-	}
-	c.persist()
-	return c, nil
+	return dialOneServer(target, t, o)
 }
 
 // idleness returns what detects that a connection with these options is idle.
@@ -152,48 +125,20 @@ func caller(o *options.Client, idle *connector.Idleness) targets.Caller {
 	return targets.Caller{Accept: acceptPeer(o, idle), Unix: unixAuthInfo}
 }
 
-// persist makes the connection stay connected if the options say so.
-func (c *ClientConn) persist() {
-	if c.opts.Persistent {
-		c.conn.Persist()
-	}
-}
-
 var logger = grpclog.Component("nearcall")
 
 const userAgent = "nearcall/" + Version
 
-// newClientConn returns a connection to target. It connects as the parameter how says, except
-// where an option in o says otherwise. If an option is invalid, newClientConn returns its error, and
-// a connection whose calls fail with it.
-func newClientConn(target, authority string, how connector.Config, o *options.Client) (_ *ClientConn, err error) {
-	var service *call.ServiceConfig
-	if o.ConfigJSON != nil {
-		if service, err = call.ConfigOf(o, *o.ConfigJSON); err != nil {
-			how.Dialer = connector.Failing{Err: err}
-		}
-	}
-	if o.ConnectBackoff != nil {
-		how.Backoff = *o.ConnectBackoff
-	}
-	how.Options = o
-	c := &ClientConn{opts: o, target: target, idle: how.Idle}
-	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
-	c.conn = connector.New(how)
-	c.state = c.conn
-	c.client = c.newClient(call.ClientConfig{Sessions: c.conn, Service: service}, authority)
-	return c, err
-}
-
-// newClient returns the client that makes c's calls. authority is the target's.
-func (c *ClientConn) newClient(cfg call.ClientConfig, authority string) *call.Client {
-	cfg.GRPC = c.GRPC
-	cfg.Authority = c.opts.AuthorityOr(authority)
+// newClient returns a client that makes calls with cfg. grpc is GRPC of its connection, and authority
+// the target's.
+func newClient(o *options.Client, cfg call.ClientConfig, grpc func() *grpc.ClientConn, authority string) *call.Client {
+	cfg.GRPC = grpc
+	cfg.Authority = o.AuthorityOr(authority)
 	cfg.UserAgent = userAgent
-	if agent := c.opts.AgentPrefix; agent != "" {
+	if agent := o.AgentPrefix; agent != "" {
 		cfg.UserAgent = agent + " " + userAgent
 	}
-	return call.NewClient(c.opts, cfg)
+	return call.NewClient(o, cfg)
 }
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
@@ -204,14 +149,7 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	if c == nil {
 		return errNilConn
 	}
-	c.idle.Begin()
-	defer c.idle.End()
-	return c.hinted(opts, func(opts []grpc.CallOption) error {
-		if c.client == nil {
-			return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...)
-		}
-		return c.client.Invoke(ctx, method, args, reply, opts...)
-	})
+	return c.conn.Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream starts a stream. Generated code calls it. To release the stream's resources, do one of
@@ -221,17 +159,7 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 	if c == nil {
 		return nil, errNilConn
 	}
-	s, err := c.idle.Stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
-		if c.client != nil {
-			return c.client.NewStream(ctx, desc, method, opts...)
-		}
-		s, err := c.remote.NewStream(ctx, desc, method, opts...)
-		if err != nil {
-			return nil, err
-		}
-		return remoteStream{s}, nil
-	})
-	return s, withHint(err, c.hint)
+	return c.conn.NewStream(ctx, desc, method, opts...)
 }
 
 // Close closes the connection. Pending and later calls return Canceled. A second Close
@@ -243,38 +171,10 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 // deadlocks. To prevent that, use [Workers], make calls with a context that can be cancelled, or
 // let the handler watch its context.
 func (c *ClientConn) Close() error {
-	switch {
-	case c == nil:
+	if c == nil {
 		return errNilConn
-	case c.channel != nil:
-		err := c.channel.Close()
-		c.client.Close(connector.ErrClosing)
-		return err
-	case c.remote != nil:
-		return c.remote.Close()
 	}
-	err := c.shut()
-	c.grpcMu.Lock()
-	c.closed = true
-	shown := c.grpc
-	c.grpcMu.Unlock()
-	if shown != nil {
-		_ = shown.Close() // this calls shut again
-	}
-	return err
-}
-
-// shut closes the connection, except the *grpc.ClientConn that GRPC has returned.
-func (c *ClientConn) shut() error {
-	err := c.conn.Close()
-	if reason := c.conn.Closed; reason != nil {
-		// c is a connection that PeerConn has returned. Its calls end with the peer's session, and
-		// still receive what has arrived before that.
-		c.client.Refuse(reason)
-	} else {
-		c.client.Close(connector.ErrClosing)
-	}
-	return err
+	return c.conn.Close()
 }
 
 // Target returns the target that was passed to [NewClient], and "inproc:" for
@@ -282,48 +182,16 @@ func (c *ClientConn) shut() error {
 func (c *ClientConn) Target() string { return c.target }
 
 // Connect starts connecting if the connection is idle. It does not wait.
-func (c *ClientConn) Connect() { c.state.Connect() }
+func (c *ClientConn) Connect() { c.conn.Connect() }
 
 // ResetConnectBackoff ends the current backoff, so that the next attempt to connect
 // starts at once and the backoff begins anew.
-func (c *ClientConn) ResetConnectBackoff() { c.state.ResetConnectBackoff() }
+func (c *ClientConn) ResetConnectBackoff() { c.conn.ResetConnectBackoff() }
 
 // GetState returns the current state of the connection.
-func (c *ClientConn) GetState() connectivity.State { return c.state.GetState() }
+func (c *ClientConn) GetState() connectivity.State { return c.conn.GetState() }
 
 // WaitForStateChange waits until the state differs from s. It returns false if ctx is done first.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
-	return c.state.WaitForStateChange(ctx, s)
-}
-
-// hinted makes a unary call, and appends c's hint to its error if the call has not reached a
-// server.
-func (c *ClientConn) hinted(opts []grpc.CallOption, invoke func(opts []grpc.CallOption) error) error {
-	if c.hint == "" {
-		return invoke(opts)
-	}
-	var server peer.Peer
-	err := invoke(append(slices.Clip(opts), grpc.Peer(&server)))
-	if server.Addr != nil {
-		return err
-	}
-	return withHint(err, c.hint)
-}
-
-// withHint appends hint, a result of [targets.Hint], to the message of err if err is Unavailable.
-func withHint(err error, hint string) error {
-	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && hint != "" && s.GRPCStatus().Code() == codes.Unavailable {
-		p := s.GRPCStatus().Proto()
-		p.Message += hint
-		return status.FromProto(p).Err()
-	}
-	return err
-}
-
-// named returns an error of grpc.NewClient that names options as nearcall's.
-func named(err error) error {
-	if text := err.Error(); strings.Contains(text, "grpc.With") {
-		return errors.New(strings.ReplaceAll(text, "grpc.With", "nearcall.With"))
-	}
-	return err
+	return c.conn.WaitForStateChange(ctx, s)
 }

@@ -81,6 +81,22 @@ func forGRPC(m any) any {
 	return m
 }
 
+// A preparing makes calls with grpc-go that accept a [PreparedMsg]. It implements
+// [grpc.ClientConnInterface].
+type preparing struct{ grpc.ClientConnInterface }
+
+func (p preparing) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return p.ClientConnInterface.Invoke(ctx, method, forGRPC(args), reply, opts...)
+}
+
+func (p preparing) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := p.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return remoteStream{s}, nil
+}
+
 // A remoteStream is a stream of grpc-go that accepts a [PreparedMsg].
 type remoteStream struct{ grpc.ClientStream }
 

@@ -17,6 +17,8 @@ import (
 // libraries are the connections that libraries have made with the options of DialOptions. As in
 // grpc-go, the calls of a connection end when its library closes it.
 type libraries struct {
+	conn connection // makes the calls
+
 	mu    sync.Mutex
 	lives map[*grpc.ClientConn]context.Context // each ends when its connection is closed
 }
@@ -59,6 +61,16 @@ func (l *libraries) begin(ctx context.Context, cc *grpc.ClientConn) *libraryCall
 	}}
 }
 
+// invoke is an interceptor for the unary calls of libraries.
+func (l *libraries) invoke(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if cc.GetState() == connectivity.Shutdown {
+		return connector.ErrClosing
+	}
+	call := l.begin(ctx, cc)
+	defer call.end()
+	return call.errorOf(l.conn.Invoke(call.ctx, method, req, reply, opts...))
+}
+
 // errorOf returns the call's error for err. If the connection was closed, that is the error of a
 // cancelled call.
 func (c *libraryCall) errorOf(err error) error {
@@ -75,10 +87,13 @@ type libraryStream struct {
 	oneReply bool
 }
 
-// newStream opens a stream with open.
-func (l *libraries) newStream(ctx context.Context, cc *grpc.ClientConn, desc *grpc.StreamDesc, open func(context.Context) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+// newStream is an interceptor for the streams of libraries.
+func (l *libraries) newStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if cc.GetState() == connectivity.Shutdown {
+		return nil, connector.ErrClosing
+	}
 	call := l.begin(ctx, cc)
-	s, err := open(call.ctx)
+	s, err := l.conn.NewStream(call.ctx, desc, method, opts...)
 	if err != nil {
 		call.end()
 		return nil, call.errorOf(err)

@@ -98,20 +98,20 @@ func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
 	}
-	d.conn, _ = newClientConn(target, "localhost", how, o) // with an error, its calls fail
-	return d.conn
+	d.conn, _ = newOneServer(target, "localhost", how, o) // with an error, its calls fail
+	return d.conn.of
 }
 
 // A peerDialer dials a session that exists.
 type peerDialer struct {
 	session peerSession
-	conn    *ClientConn
+	conn    *oneServer
 }
 
 // Dial implements [link.Dialer].
 func (d *peerDialer) Dial(context.Context) (link.Session, error) {
 	if link.IsClosed(d.session.Done()) {
-		_ = d.conn.conn.Close() // the session will not take calls again
+		_ = d.conn.Connector.Close() // the session will not take calls again
 		return nil, errPeerLeft
 	}
 	return d.session, nil
@@ -134,8 +134,8 @@ func acceptPeer(o *options.Client, idle *connector.Idleness) func(link.Session) 
 	return func(session link.Session) link.Acceptor { return o.PeerServer.AcceptClient(session, idle) }
 }
 
-// checkRemote returns an error if the options do not fit a target that goes to grpc-go as a whole.
-func checkRemote(o *options.Client) error {
+// checkWhole returns an error if the options do not fit a target that goes to grpc-go as a whole.
+func checkWhole(o *options.Client) error {
 	name := ""
 	switch {
 	case o.PeerServer != nil:

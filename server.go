@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -54,7 +55,7 @@ func NewServer(opts ...ServerOption) *Server {
 	o := options.NewServer(opts)
 	s := &Server{opts: o, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
 	s.sockets = sock.Options{Config: &o.Connections, Unix: unixAuthInfo, Upgrade: targets.SharedMemory(&o.Connections, true)}
-	unary, stream := grpcserver.Interceptors(o.GRPCOptions)
+	unary, stream := grpcinside.InterceptorsOf(o.GRPCOptions)
 	s.core = call.NewServer(o, call.ServerConfig{Unary: unary, Stream: stream, PeerConn: s.peerConn})
 	s.grpc = grpcserver.New(s.grpcConfig)
 	s.web = s.webServer()
@@ -274,9 +275,9 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	if how.Dialer == nil {
 		how.Dialer = serverDialer{s, inproc.Options{Config: &o.Connections, Accept: acceptPeer(o, nil)}}
 	}
-	c, _ := newClientConn("inproc:", "localhost", how, o) // with an error, its calls fail
+	c, _ := newOneServer("inproc:", "localhost", how, o) // with an error, its calls fail
 	c.persist()
-	return c
+	return c.of
 }
 
 // serverDialer dials a server of this process directly, without a name.

@@ -12,7 +12,7 @@
 //     nearcall's protocol. See handshake.go.
 //   - A connection that grpc-go gets in place of such a connection. The SubConn is ready while its
 //     session takes calls, and the few calls that grpc-go makes itself, such as health checks, go over
-//     the session as well. See sessionconn.go.
+//     the session as well. See NewSessionConn of package grpcinside.
 //   - A session for servers that speak only gRPC. grpc-go makes its calls, on the SubConn that was
 //     picked. See pinned.go.
 package balance
@@ -20,6 +20,7 @@ package balance
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -30,11 +31,14 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -61,19 +65,22 @@ type Config struct {
 	// Calls makes the calls that a program makes with the *grpc.ClientConn.
 	Calls grpc.ClientConnInterface
 
-	// Direct makes the calls that grpc-go must make as a whole. It passes them to Whole.
-	Direct grpc.ClientConnInterface
+	// Whole returns what makes the calls with conn that grpc-go makes as a whole.
+	Whole func(conn grpc.ClientConnInterface) grpc.ClientConnInterface
 }
 
 // A Channel implements [call.Balancer].
 type Channel struct {
 	cfg       Config
 	conn      *grpc.ClientConn
+	whole     grpc.ClientConnInterface // makes calls with grpc-go as a whole
 	authority string
 
 	picker  atomic.Pointer[picker]  // grpc-go's picker; nil if a call must ask grpc-go
 	applied atomic.Pointer[applied] // the resolver's latest result; nil if a call must ask grpc-go
 	initial applied                 // until the resolver's first result
+
+	isWhole atomic.Bool // grpc-go makes all calls as a whole
 
 	resolved atomic.Bool // the resolver has returned a result
 
@@ -81,6 +88,7 @@ type Channel struct {
 	generation uint64 // how often the picker was replaced
 	pickers    uint64 // how many there were
 	retired    []link.Session
+	unpicked   link.Session // the result of wholeSession; nil before the first use
 	closed     bool
 	watcher    *time.Timer // looks for calls
 }
@@ -110,8 +118,8 @@ func New(cfg Config) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.conn = conn
-	c.initial.service, _ = call.ConfigOf(cfg.Options, serviceOf(config)) // grpc-go has parsed it
+	c.conn, c.whole = conn, cfg.Whole(whole{conn: conn, creds: cfg.Options.PerRPC, stats: true})
+	c.initial.service, _ = call.ConfigOf(cfg.Options, grpcinside.ServiceOf(config)) // grpc-go has parsed it
 	return c, nil
 }
 
@@ -120,6 +128,25 @@ func New(cfg Config) (*Channel, error) {
 func (c *Channel) userDial() func(ctx context.Context, address string) (net.Conn, error) {
 	return c.cfg.Options.ConnDialer
 }
+
+// rewrite returns a service config, in JSON, whose policy the channel wraps.
+func rewrite(json string) string {
+	return grpcinside.Rewrite(json, func(service string) bool {
+		_, err := call.ParseServiceConfig(service, math.MaxInt)
+		return err == nil
+	})
+}
+
+// goWhole makes grpc-go make all calls as a whole from now on. A SubConn has connected that is none of the
+// channel's: another policy has made it, or its address has lost its mark.
+func (c *Channel) goWhole() {
+	if !c.isWhole.Swap(true) {
+		logger.Warningf("grpc-go makes all calls to %q: a resolver, a policy or this version of grpc-go passes on no attributes of addresses, or builds a policy that nearcall cannot wrap", c.cfg.Target)
+		c.replaced()
+	}
+}
+
+var logger = grpclog.Component("nearcall")
 
 // Conn returns the connection that resolves and balances. The calls that a program makes with it are
 // the channel's.
@@ -180,13 +207,10 @@ func (c *Channel) leave(s link.Session) {
 // nothing in particular.
 type ownKey struct{}
 
-// newStream makes a call with grpc-go.
+// newStream makes a call with grpc-go up to its pick. It returns an error.
 func (c *Channel) newStream(ctx context.Context, own any, method string, opts ...grpc.CallOption) error {
 	return wait.Outside(wait.WaiterOf(ctx), func() error {
-		s, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, opts...)
-		if err == nil { // the pick should have ended it
-			_ = s.CloseSend()
-		}
+		_, err := c.conn.NewStream(context.WithValue(ctx, ownKey{}, own), &anyStream, method, append(opts, grpc.PerRPCCredentials(unsent{}))...)
 		return err
 	})
 }
@@ -205,6 +229,17 @@ type capture struct {
 
 // errCaptured ends the call of a capture. Nobody sees it.
 var errCaptured = status.Error(codes.Canceled, "nearcall: grpc-go has picked a connection for a call")
+
+// unsent are credentials that end a call after the pick, if nothing else has.
+type unsent struct{}
+
+// GetRequestMetadata implements [credentials.PerRPCCredentials].
+func (unsent) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, errCaptured
+}
+
+// RequireTransportSecurity implements [credentials.PerRPCCredentials].
+func (unsent) RequireTransportSecurity() bool { return false }
 
 // Pick implements [call.Balancer]. It asks the picker that grpc-go has used last. If that picker is
 // unknown or returns no session, Pick lets grpc-go make the call up to its pick. So waiting and
@@ -231,15 +266,23 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 		return to.pick, nil
 	case to.dropped:
 		return call.Pick{}, call.Final{Err: err}
-	case err == nil, errors.Is(err, errCaptured):
-		return call.Pick{}, errForeignContext
+	case errors.Is(err, errCaptured):
+		return call.Pick{Session: c.wholeSession()}, nil // a policy that is not wrapped has picked, or a config selector has replaced ctx
 	}
 	return call.Pick{}, err
 }
 
-// errForeignContext is the error of a call with a lost pick: a config selector has replaced the
-// call's context.
-var errForeignContext = status.Error(codes.Internal, "nearcall: the config selector returns a context that is not derived from the call's")
+// wholeSession returns a session for a call that nobody has picked for. grpc-go makes its calls as a
+// whole.
+func (c *Channel) wholeSession() link.Session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unpicked == nil {
+		c.unpicked = grpcgo.NewSession(whole{conn: c.conn}, c.cfg.Target, c.authority, link.Peer{Caps: link.Caps{OneShot: true}}, func() {})
+		c.retired = append(c.retired, c.unpicked)
+	}
+	return c.unpicked
+}
 
 // replaced makes the next call ask grpc-go for its picker. It is called after grpc-go has a new one.
 func (c *Channel) replaced() {
@@ -276,12 +319,18 @@ func (a *applied) retire() {
 // Select implements [call.Balancer].
 func (c *Channel) Select(ctx context.Context, method string) (call.Selection, error) {
 	a, delayed := c.applied.Load(), false
+	if c.isWhole.Load() {
+		return call.Selection{Context: ctx, Through: c.whole}, nil
+	}
 	if a == nil {
 		c.touch()
 		delayed = !c.resolved.Load()
 		err := c.newStream(ctx, &capture{configOnly: true}, method)
 		if wait.Err(ctx) != nil || errors.Is(err, errClosing) {
 			return call.Selection{}, err
+		}
+		if c.isWhole.Load() {
+			return call.Selection{Context: ctx, Through: c.whole}, nil
 		}
 		if a = c.applied.Load(); a == nil {
 			a = &c.initial

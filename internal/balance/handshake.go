@@ -3,13 +3,16 @@ package balance
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/relay"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
 
@@ -37,19 +40,26 @@ func (b bundle) TransportCredentials() credentials.TransportCredentials {
 	return &handshaker{inner, b.channel, true}
 }
 
+// Wrap implements [grpcinside.Wrapper].
+func (h *handshaker) Wrap(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
+	p := &policy{ClientConn: cc, channel: h.channel, opts: o}
+	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.userDial()
+	h.channel.watchIdleness()
+	return p
+}
+
 // dial connects to an address of a SubConn.
 func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
 	m, _ := markOf(ctx)
 	return c.cfg.Dial(ctx, c.cfg.Options.AuthorityOr(cmp.Or(m.serverName, c.authority)), address)
 }
 
-var errNoSubConn = errors.New("nearcall: a connection is made for no SubConn: a resolver or a policy has replaced the attributes of its address")
-
 // ClientHandshake implements [credentials.TransportCredentials].
 func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	m, ok := markOf(ctx)
 	if !ok {
-		return nil, nil, errNoSubConn
+		h.channel.goWhole()
+		m.sc = &subConn{channel: h.channel}
 	}
 	sc := m.sc
 	var s link.Session
@@ -73,7 +83,8 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		if m.metadata != nil {
 			c.metadata = *m.metadata
 		}
-		return newSessionConn(s, sc.begin(c)), s.Peer().AuthInfo, nil
+		serve := func(opts ...grpc.ServerOption) *grpc.Server { return relaying(s, opts) }
+		return grpcinside.NewSessionConn(s, serve, sc.begin(c)), s.Peer().AuthInfo, nil
 	}
 	peer := link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth, Caps: link.Caps{OneShot: true}}
 	c.pinned = true
@@ -84,6 +95,14 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 		return readyEnding{over, r}, auth, nil
 	}
 	return over, auth, nil
+}
+
+// relaying returns a server that relays calls to s.
+func relaying(s link.Session, opts []grpc.ServerOption) *grpc.Server {
+	accept := func(context.Context) (link.Acceptor, error) {
+		return &relay.Acceptor{To: s, Go: func(f func()) { go f() }}, nil
+	}
+	return grpc.NewServer(append(opts, grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()))...)
 }
 
 // UsesXDS says whether the credentials come from xDS, for grpc-go's policies.

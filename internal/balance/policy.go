@@ -2,215 +2,23 @@ package balance
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
-	"google.golang.org/grpc/balancer/pickfirst"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/serviceconfig"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// In a service config, a wrapper replaces the policy. The wrapper's config has the policy's name and
-// config, and the parts of the service config that apply to calls. Each policy has a wrapper with a
-// separate name, so that grpc-go switches gracefully between them. Policies must be registered
-// while a program starts. Which policies it will use is not known by then. So there is a fixed
-// number of wrappers, and each is given to the first policy that needs one.
-
-const wrappers = 16
-
-func init() {
-	for i := range wrappers {
-		balancer.Register(wrapper(i))
-	}
-}
-
-type wrapper int
-
-// Name implements [balancer.Builder].
-func (w wrapper) Name() string { return fmt.Sprint(wrapperPrefix, int(w)) }
-
-const wrapperPrefix = "nearcall_wrapper_"
-
-var given = struct {
-	sync.Mutex
-	to map[string]wrapper // by the policy's name
-}{to: make(map[string]wrapper)}
-
-// wrapperOf returns the wrapper of a policy. If there are more policies than wrappers, some share
-// one, and grpc-go does not switch gracefully between these.
-func wrapperOf(policy string) wrapper {
-	given.Lock()
-	defer given.Unlock()
-	w, ok := given.to[policy]
-	if !ok {
-		w = wrapper(len(given.to) % wrappers)
-		given.to[policy] = w
-	}
-	return w
-}
-
-// wrapperConfig is the JSON of a wrapper's config.
-type wrapperConfig struct {
-	Policy  string          `json:"policy"`
-	Config  json.RawMessage `json:"config,omitempty"`
-	Service string          `json:"service"` // see serviceOf
-}
-
-// rewrite returns a service config, in JSON, whose policy is a wrapper. If the service config is not
-// valid it returns it unchanged, and grpc-go reports the error.
-func rewrite(text string) string {
-	all := make(map[string]json.RawMessage)
-	if json.Unmarshal([]byte(text), &all) != nil {
-		return text
-	}
-	_, invalid := call.ParseServiceConfig(serviceOf(text), math.MaxInt) // then grpc-go reports the error
-	own := wrapperConfig{Policy: pickfirst.Name, Service: serviceOf(text)}
-	var list json.RawMessage
-	retries := false
-	rest := make(map[string]json.RawMessage, len(all)+1)
-	for k, v := range all { // encoding/json, and so grpc-go, ignores the case of keys
-		switch strings.ToLower(k) {
-		case "loadbalancingconfig":
-			list = v
-		case "loadbalancingpolicy":
-			var name string
-			if json.Unmarshal(v, &name) != nil {
-				return text
-			}
-			if balancer.Get(name) != nil {
-				own.Policy = name
-			}
-		case "methodconfig":
-			rest[k], retries = v, true
-		case "retrythrottling":
-			if invalid != nil {
-				rest[k] = v
-			}
-		default:
-			rest[k] = v
-		}
-	}
-	if len(list) > 0 && string(list) != "null" {
-		if own.Policy, own.Config = firstKnown(list); own.Policy == "" {
-			return text
-		}
-	}
-	if _, err := parsePolicy(own.Policy, own.Config); err != nil {
-		return text
-	}
-	if invalid == nil && retries { // xDS, whose whole calls grpc-go retries, has no methodConfig here
-		rest["retryThrottling"] = json.RawMessage(noRetries)
-	}
-	rest["loadBalancingConfig"], _ = json.Marshal([]map[string]any{{wrapperOf(own.Policy).Name(): own}})
-	rewritten, _ := json.Marshal(rest) // no error: the values were parsed above
-	return string(rewritten)
-}
-
-// isRewritten reports whether text comes from rewrite. It is false if text has an error for grpc-go
-// to report.
-func isRewritten(text string) bool {
-	var config struct {
-		LoadBalancingConfig json.RawMessage `json:"loadBalancingConfig"`
-	}
-	if json.Unmarshal([]byte(text), &config) != nil {
-		return true
-	}
-	name, _ := firstKnown(config.LoadBalancingConfig)
-	return strings.HasPrefix(name, wrapperPrefix)
-}
-
-// noRetries is a retryThrottling that stops grpc-go's retries by a retryPolicy: there is never a whole token.
-// It must not retry the calls that it makes for the channel, which retries them itself. The
-// policies stay, because GetMethodConfig returns them.
-const noRetries = `{"maxTokens": 0.001, "tokenRatio": 0.001}`
-
-// firstKnown returns the first policy of a loadBalancingConfig that is registered, and its config.
-func firstKnown(list json.RawMessage) (name string, config json.RawMessage) {
-	var entries []map[string]json.RawMessage
-	if json.Unmarshal(list, &entries) != nil {
-		return "", nil
-	}
-	for _, entry := range entries {
-		if len(entry) != 1 {
-			return "", nil
-		}
-		for name, config := range entry {
-			if balancer.Get(name) != nil {
-				return name, config
-			}
-		}
-	}
-	return "", nil
-}
-
-func parsePolicy(name string, config json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
-	parser, ok := balancer.Get(name).(balancer.ConfigParser)
-	if !ok || len(config) == 0 && name == pickfirst.Name {
-		return nil, nil
-	}
-	return parser.ParseConfig(config)
-}
-
-// serviceOf returns the parts of a service config that apply to calls.
-func serviceOf(text string) string {
-	all := make(map[string]json.RawMessage)
-	_ = json.Unmarshal([]byte(text), &all) // if it fails, grpc-go refuses the config
-	for k := range all {
-		if !strings.EqualFold(k, "methodConfig") && !strings.EqualFold(k, "retryThrottling") {
-			delete(all, k)
-		}
-	}
-	service, _ := json.Marshal(all)
-	return string(service)
-}
-
-// policyConfig is a wrapper's config.
-type policyConfig struct {
-	serviceconfig.LoadBalancingConfig
-	name    string
-	config  serviceconfig.LoadBalancingConfig
-	service string
-}
-
-// ParseConfig implements [balancer.ConfigParser].
-func (wrapper) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
-	var c wrapperConfig
-	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, err
-	}
-	if balancer.Get(c.Policy) == nil {
-		return nil, fmt.Errorf("there is no policy %q", c.Policy)
-	}
-	config, err := parsePolicy(c.Policy, c.Config)
-	return &policyConfig{name: c.Policy, config: config, service: c.Service}, err
-}
-
-// Build implements [balancer.Builder]. A policy finds its channel through the credentials in
-// the options of the *grpc.ClientConn.
-func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
-	h, ok := o.DialCreds.(*handshaker)
-	if !ok {
-		panic("nearcall: a service config names a wrapper of nearcall's: name the policy instead")
-	}
-	p := &policy{ClientConn: cc, channel: h.channel, opts: o}
-	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.userDial()
-	h.channel.watchIdleness()
-	return p
-}
 
 // A policy is a balancer that wraps another one, and the wrapped one's ClientConn. It embeds
 // grpc-go's, as grpc-go demands of interceptors.
@@ -230,27 +38,30 @@ type child struct {
 
 // UpdateClientConnState implements [balancer.Balancer].
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
-	config, ok := s.BalancerConfig.(*policyConfig)
+	config, ok := s.BalancerConfig.(*grpcinside.PolicyConfig)
 	if !ok {
 		return fmt.Errorf("nearcall: a policy's config has type %T", s.BalancerConfig)
 	}
-	if p.child != nil && p.name != config.name { // there are more policies than wrappers
+	if p.child != nil && p.name != config.Name { // there are more policies than wrappers
 		p.child.Close()
 		p.child = nil
 	}
 	if p.child == nil {
-		p.name, p.child = config.name, new(child)
-		p.child.Balancer = balancer.Get(config.name).Build(p, p.opts)
+		p.name, p.child = config.Name, new(child)
+		p.child.Balancer = balancer.Get(config.Name).Build(p, p.opts)
 	}
-	p.apply(config.service, s.ResolverState)
-	s.BalancerConfig = config.config
+	p.apply(config.Service, s.ResolverState)
+	s.BalancerConfig = config.Config
 	return p.child.UpdateClientConnState(s)
 }
 
 // apply makes a service config apply to the channel's calls, as it does to grpc-go's.
 func (p *policy) apply(service string, s resolver.State) {
 	last := p.channel.applied.Load()
-	a := &applied{selector: selectorOf(s)}
+	a := new(applied)
+	if chosen := grpcinside.SelectorOf(s); chosen != nil {
+		a.selector = &selector{Selector: chosen}
+	}
 	a.service, _ = call.ConfigOf(p.channel.cfg.Options, service) // grpc-go has parsed it
 	p.applied = a
 	p.channel.applied.Store(a)
@@ -363,6 +174,9 @@ type markKey struct{}
 // markOf returns the mark of the address to which the connection of ctx is made.
 func markOf(ctx context.Context) (m mark, ok bool) {
 	m, ok = credentials.ClientHandshakeInfoFromContext(ctx).Attributes.Value(markKey{}).(mark)
+	if !grpcinside.Marks.Found() {
+		return mark{}, false
+	}
 	return m, ok
 }
 
@@ -450,7 +264,7 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	case *pin:
 		return own.result(p)
 	case *capture:
-		if own.configOnly {
+		if own.configOnly || p.channel.isWhole.Load() {
 			return balancer.PickResult{}, errCaptured
 		}
 		pick, err := p.pick(info)

@@ -1,13 +1,13 @@
 package balance
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/targets"
 )
 
@@ -78,32 +78,17 @@ func (c wrappedConn) UpdateState(s resolver.State) error {
 }
 
 // rewritten returns the service config of a resolver. If another connection than c has parsed it,
-// rewritten parses it again.
+// rewritten parses it again, or leaves it if its text is not known: then grpc-go builds a policy that
+// nothing wraps.
 func (c wrappedConn) rewritten(r *serviceconfig.ParseResult) *serviceconfig.ParseResult {
 	if r == nil || r.Err != nil {
 		return r
 	}
-	text := textOf(r.Config)
-	if text == "" || isRewritten(text) {
+	text, ok := grpcinside.TextOf(r.Config)
+	if !ok || grpcinside.IsRewritten(text) {
 		return r
 	}
 	return c.ParseServiceConfig(text)
-}
-
-// textOf returns the JSON of a service config that grpc-go has parsed, or "". It is in an unexported
-// field, whose name a test checks.
-func textOf(c serviceconfig.Config) string {
-	v := reflect.ValueOf(c)
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	if v.Kind() != reflect.Struct {
-		return ""
-	}
-	if text := v.FieldByName("rawJSONString"); text.IsValid() && text.Kind() == reflect.String {
-		return text.String()
-	}
-	return ""
 }
 
 // nearestFirst returns a copy of endpoints in which policies try the nearest address of each first. Of

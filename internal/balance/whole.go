@@ -16,12 +16,7 @@ import (
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls
-}
-
-// Whole returns a connection that makes whole calls with grpc-go. creds are credentials for each
-// call.
-func (c *Channel) Whole(creds []credentials.PerRPCCredentials) grpc.ClientConnInterface {
-	return whole{c.conn, creds}
+	stats bool                            // the handlers of wholeStats get the events
 }
 
 // Invoke implements [grpc.ClientConnInterface].
@@ -84,8 +79,8 @@ func wholeStats(h stats.Handler) stats.Handler {
 type onlyWhole struct{ inner stats.Handler }
 
 func isWhole(ctx context.Context) bool {
-	_, ok := ctx.Value(ownKey{}).(whole)
-	return ok
+	w, _ := ctx.Value(ownKey{}).(whole)
+	return w.stats
 }
 
 // TagRPC implements [stats.Handler].

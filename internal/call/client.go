@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -97,7 +98,7 @@ func (c *Client) remove(s *clientStream) {
 func NewClient(o *options.Client, cfg ClientConfig) *Client {
 	// The profiles are allocated separately: a call that a user keeps refers to a profile, and
 	// must not keep the client alive.
-	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
+	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(grpcinside.CompressorNames(), ",")}
 	profile.Check()
 	shared := new(link.Profile)
 	*shared = *profile

@@ -4,52 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
-	_ "unsafe" // for go:linkname
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// registered holds the names of the compressors registered with package encoding, in the
-// order of registration. encoding does not export the list, only lookups by name. A test compares
-// it with the list of grpc-go's client.
-//
-//go:linkname registered google.golang.org/grpc/internal/grpcutil.RegisteredCompressorNames
-var registered []string
 
 // acceptKey is the header in which a client lists the compressors that replies may use.
 const acceptKey = "grpc-accept-encoding"
 
-// acceptType is the type of the call option that AcceptCompressors returns, which grpc-go does not
-// export. A value of this type holds a slice of names, in the field with the index acceptField.
-var acceptType, acceptField = func() (reflect.Type, int) {
-	t := reflect.TypeOf(experimental.AcceptCompressors("gzip"))
-	for i := 0; t.Kind() == reflect.Struct && i < t.NumField(); i++ {
-		if t.Field(i).Type == reflect.TypeFor[[]string]() {
-			return t, i
-		}
-	}
-	return nil, 0
-}()
-
 // acceptCompressors applies o if it is the option AcceptCompressors, and reports whether it is.
 func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
-	if acceptType == nil || reflect.TypeOf(o) != acceptType {
+	names, ok := grpcinside.AcceptedCompressors(o)
+	if !ok {
 		return false, nil
 	}
-	names := reflect.ValueOf(o).Field(acceptField)
 	ci.accept = nil
-	for i := range names.Len() {
-		name := strings.TrimSpace(names.Index(i).String())
+	if !grpcinside.Accepted.Found() {
+		ci.accept, names = names, nil
+	}
+	for _, name := range names {
+		name = strings.TrimSpace(name)
 		switch {
 		case name == "", name == encoding.Identity, slices.Contains(ci.accept, name):
 		case encoding.GetCompressor(name) == nil:
@@ -69,7 +51,7 @@ func (ci *callInfo) accepts(byDefault string) string {
 	if len(ci.accept) > 0 {
 		accept = strings.Join(ci.accept, ",")
 	}
-	if ci.encoding != "" && !slices.Contains(registered, ci.encoding) {
+	if ci.encoding != "" && encoding.GetCompressor(ci.encoding) == nil {
 		accept = strings.TrimPrefix(accept+","+ci.encoding, ",")
 	}
 	return accept

@@ -10,39 +10,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
-
-func TestTheKeysOfGRPCsPackagesAreKnownAndDistinct(t *testing.T) {
-	seen := make(map[any]string)
-	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
-	} {
-		if key == nil {
-			t.Errorf("the key of %s is not known: its package asks a context for nothing", name)
-			continue
-		}
-		if other := seen[key]; other != "" {
-			t.Errorf("%s and %s have one key, %T", name, other, key)
-		}
-		seen[key] = name
-	}
-}
-
-func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("k", "v"))
-	ctx = metadata.AppendToOutgoingContext(ctx, "k", "v")
-	ctx = peer.NewContext(ctx, &peer.Peer{})
-	ctx = grpc.NewContextWithServerTransportStream(ctx, &serverCall{})
-	for name, key := range map[string]any{
-		"incoming metadata": incomingKey, "peer": peerKey, "server stream": streamKey,
-	} {
-		if ctx.Value(key) == nil {
-			t.Errorf("nothing is kept under the key of %s, %T", name, key)
-		}
-	}
-}
 
 // newServerCall returns a call without a session.
 func newServerCall(o *link.CallHeader) *serverCall {
@@ -63,6 +34,18 @@ type authInfo struct{ credentials.CommonAuthInfo }
 func (authInfo) AuthType() string { return "test" }
 
 func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
+	t.Run("under known keys", testHandlersContext)
+	t.Run("under unknown keys", func(t *testing.T) {
+		defer grpcinside.ContextKeys.Hide()()
+		defer func(in, peer, stream any) {
+			grpcinside.IncomingKey, grpcinside.PeerKey, grpcinside.StreamKey = in, peer, stream
+		}(grpcinside.IncomingKey, grpcinside.PeerKey, grpcinside.StreamKey)
+		grpcinside.IncomingKey, grpcinside.PeerKey, grpcinside.StreamKey = new(int), new(int), new(int)
+		testHandlersContext(t)
+	})
+}
+
+func testHandlersContext(t *testing.T) {
 	c := newServerCall(&link.CallHeader{Method: "/s/m", Profile: &link.Profile{Authority: "a", UserAgent: "ua", ContentSubtype: "json"},
 		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other", "te", "trailers", "content-type", "other", "grpc-timeout", "1S")})
 

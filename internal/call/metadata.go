@@ -4,33 +4,19 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	_ "unsafe" // for go:linkname
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// outgoingRaw is grpc-go's function that returns outgoing metadata as the user has set it, of type
-// func(context.Context) (metadata.MD, [][]string, bool). The exported accessor converts keys to
-// lower case, which would hide the error of an upper-case key. If a version of grpc-go has no such
-// function, outgoing uses the exported accessor.
-//
-//go:linkname outgoingRaw google.golang.org/grpc/internal.FromOutgoingContextRaw
-var outgoingRaw any
 
 // outgoing returns a copy of ctx's outgoing metadata for the wire: validated by grpc-go's rules,
 // and without the keys that gRPC reserves. The copy is nil if there is no metadata.
 func outgoing(ctx context.Context) (metadata.MD, error) {
-	var md metadata.MD
-	var added [][]string
-	if raw, ok := outgoingRaw.(func(context.Context) (metadata.MD, [][]string, bool)); ok {
-		md, added, _ = raw(ctx)
-	} else {
-		md, _ = metadata.FromOutgoingContext(ctx)
-	}
+	md, added := grpcinside.Outgoing(ctx)
 	n := len(md)
 	for _, kv := range added {
 		n += len(kv) / 2

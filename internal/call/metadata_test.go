@@ -11,23 +11,17 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/grpcinside"
 )
 
 // show returns all of md: its own String hides the values.
 func show(md metadata.MD) string { return fmt.Sprintf("%q", map[string][]string(md)) }
 
-func TestOutgoingMetadataIsReadAsThePackageKeepsIt(t *testing.T) {
-	if _, ok := outgoingRaw.(func(context.Context) (metadata.MD, [][]string, bool)); !ok {
-		t.Errorf("grpc-go has %T to return outgoing metadata: upper-case keys go unnoticed until outgoing is brought up to date", outgoingRaw)
-	}
-}
-
 // withoutRaw runs f as if grpc-go had no function for raw metadata.
 func withoutRaw(t *testing.T, f func(*testing.T)) {
 	t.Run("without raw metadata", func(t *testing.T) {
-		before := outgoingRaw
-		outgoingRaw = nil
-		defer func() { outgoingRaw = before }()
+		defer grpcinside.RawMetadata.Hide()()
 		f(t)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -90,7 +91,7 @@ type encoderKey struct{}
 // encoderOf returns the nearcall stream that s is or wraps, or nil if s is or wraps a
 // stream of grpc-go. Interceptors that wrap a stream pass its context on, so the context
 // identifies it. The context of a grpc-go stream may be derived from nearcall's, but then
-// it also has a value for rpcInfoKey, which nearcall's streams never have.
+// it also has a value for grpcinside.RPCInfoKey, which nearcall's streams never have.
 func encoderOf(s Stream) encoder {
 	switch s := s.(type) {
 	case *serverStream:
@@ -99,7 +100,7 @@ func encoderOf(s Stream) encoder {
 		return s
 	}
 	ctx := s.Context()
-	if ctx.Value(rpcInfoKey) != nil {
+	if ctx.Value(grpcinside.RPCInfoKey) != nil {
 		return nil
 	}
 	e, _ := ctx.Value(encoderKey{}).(encoder)
@@ -145,7 +146,7 @@ func (c clientContext) Value(key any) any {
 	switch key {
 	case encoderKey{}:
 		return c.stream
-	case rpcInfoKey:
+	case grpcinside.RPCInfoKey:
 		return nil
 	}
 	return c.Context.Value(key)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -388,4 +389,4 @@ func (s *Server) HasCodec(subtype string) bool {
 }
 
 // Compressors returns the names of the registered compressors. The result must not be modified.
-func Compressors() []string { return registered }
+func Compressors() []string { return grpcinside.CompressorNames() }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -136,11 +137,11 @@ func (c *serverCall) String() string { return "nearcall.Context(" + c.open.Metho
 
 func (c *serverCall) Value(key any) any {
 	switch key {
-	case incomingKey:
+	case grpcinside.IncomingKey:
 		return c.incomingMetadata()
-	case peerKey:
+	case grpcinside.PeerKey:
 		return &c.conn.peerInfo
-	case streamKey:
+	case grpcinside.StreamKey:
 		return c
 	case encoderKey{}:
 		return c
@@ -152,8 +153,13 @@ func (c *serverCall) Value(key any) any {
 		}
 		return c.method.loop
 	}
-	if link.IsConnectionKey(key) {
+	if grpcinside.IsConnectionKey(key) {
 		return link.Connection{Peer: c.conn.peer}
+	}
+	if !grpcinside.ContextKeys.Found() {
+		if v := grpcinside.HandlerContext(c.incomingMetadata(), &c.conn.peerInfo, c).Value(key); v != nil {
+			return v
+		}
 	}
 	return c.conn.ctx.Value(key)
 }

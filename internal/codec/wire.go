@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -148,7 +149,7 @@ func Get(contentSubtype string) (Codec, bool) {
 // WrapV2 returns c as a Codec. The codec that grpc-go registers for protobuf
 // becomes [Proto]; all others copy through bytes.
 func WrapV2(c encoding.CodecV2) Codec {
-	if isGRPCProto(c) {
+	if grpcinside.IsProtoCodec(c) {
 		return Proto()
 	}
 	if !reflect.ValueOf(c).Comparable() {
@@ -163,16 +164,6 @@ func WrapV1(c encoding.Codec) Codec {
 		c = &struct{ encoding.Codec }{c}
 	}
 	return ofBytes{codec: v1Codec{c}}
-}
-
-// isGRPCProto reports whether c is the codec of google.golang.org/grpc/encoding/proto.
-// That package does not export its codec, so it is recognised by its package path.
-func isGRPCProto(c encoding.CodecV2) bool {
-	t := reflect.TypeOf(c)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
 }
 
 // v1Codec is a user's encoding.Codec. It may keep the bytes that it unmarshals, so it gets a copy.

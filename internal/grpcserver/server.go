@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -304,7 +305,7 @@ type connected struct {
 
 // Value implements [context.Context].
 func (c connected) Value(key any) any {
-	if link.IsConnectionKey(key) {
+	if grpcinside.IsConnectionKey(key) {
 		return link.Connection{Peer: c.peer}
 	}
 	return c.Context.Value(key)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -68,23 +67,8 @@ func spiffeID(state tls.ConnectionState) *url.URL {
 	return nil
 }
 
-// grpc-go's transport stores a call's connection in the context, under a key of an unexported type.
-// Other packages of grpc-go look it up: authz refuses calls without one. We recognise the key by
-// the name of its type. A test that uses package authz fails if a version of grpc-go renames it.
-const (
-	connectionKeyPath = "google.golang.org/grpc/internal/transport"
-	connectionKeyName = "transport.connectionKey"
-)
-
-// IsConnectionKey reports whether key is the key of the connection. For almost all other keys
-// that costs one comparison of string lengths.
-func IsConnectionKey(key any) bool {
-	t := reflect.TypeOf(key)
-	return t != nil && t.String() == connectionKeyName && t.PkgPath() == connectionKeyPath
-}
-
-// A Connection is the value for that key: a net.Conn that has the addresses of a peer and does
-// nothing else.
+// A Connection is the value for the key under which grpc-go's packages look up the connection of a
+// call: a net.Conn that has the addresses of a peer and does nothing else.
 type Connection struct{ Peer *Peer }
 
 // LocalAddr implements [net.Conn]. Users of the key expect a host and a port, so an address

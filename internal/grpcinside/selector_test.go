@@ -1,4 +1,4 @@
-package balance
+package grpcinside
 
 import (
 	"context"
@@ -18,11 +18,11 @@ func TestAStateWithoutAConfigSelectorHasNone(t *testing.T) {
 		"other attributes":   attributes.New(keyType("other"), 1).WithValue(struct{}{}, name),
 		"a value of another": attributes.New(keyType("other"), keyType(name)),
 	} {
-		if s := selectorOf(resolver.State{Attributes: a}); s != nil {
+		if s := SelectorOf(resolver.State{Attributes: a}); s != nil {
 			t.Errorf("%s: found %v", what, s)
 		}
 	}
-	if selectorOf(resolver.State{Attributes: attributes.New("a", 1).WithValue(keyType(name), context.Background()).WithValue("b", 2)}) == nil {
+	if SelectorOf(resolver.State{Attributes: attributes.New("a", 1).WithValue(keyType(name), context.Background()).WithValue("b", 2)}) == nil {
 		t.Error("the key is not found between others")
 	}
 }

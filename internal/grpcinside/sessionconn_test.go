@@ -1,4 +1,4 @@
-package balance
+package grpcinside
 
 import (
 	"context"
@@ -15,9 +15,12 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/relay"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
+
+const frameHeaders = 1
 
 type echo struct {
 	testpb.UnimplementedTestServiceServer
@@ -57,6 +60,17 @@ func connected(t testing.TB) (*sessionConn, link.Session) {
 		srv.Stop()
 	})
 	return c, s
+}
+
+// newSessionConn returns a sessionConn of s, as package balance makes it.
+func newSessionConn(s link.Session, end func()) *sessionConn {
+	serve := func(opts ...grpc.ServerOption) *grpc.Server {
+		accept := func(context.Context) (link.Acceptor, error) {
+			return &relay.Acceptor{To: s, Go: func(f func()) { go f() }}, nil
+		}
+		return grpc.NewServer(append(opts, grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()))...)
+	}
+	return NewSessionConn(s, serve, end).(*sessionConn)
 }
 
 // over returns a client of grpc-go over a sessionConn.
@@ -178,11 +192,11 @@ func TestAllWaitsOfSessionConnsEnd(t *testing.T) {
 		at     [2]string // the state and the function of a goroutine that waits
 		ends   map[string]func(*sessionConn, link.Session)
 	}{
-		"Read": {idle, read, [2]string{"select", "balance.(*sessionConn).ready("},
+		"Read": {idle, read, [2]string{"select", "grpcinside.(*sessionConn).ready("},
 			map[string]func(*sessionConn, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
-		"ReadOnReady": {idle, func(c *sessionConn) { _, _, _ = c.ReadOnReady(1, mem.DefaultBufferPool()) }, [2]string{"select", "balance.(*sessionConn).ready("},
+		"ReadOnReady": {idle, func(c *sessionConn) { _, _, _ = c.ReadOnReady(1, mem.DefaultBufferPool()) }, [2]string{"select", "grpcinside.(*sessionConn).ready("},
 			map[string]func(*sessionConn, link.Session){"a frame": writing, "the end of the session": retiring, "Close": closing}},
-		"Read from a server": {calling, readAll, [2]string{"sync.Cond.Wait", "balance.(*sessionConn).Read("},
+		"Read from a server": {calling, readAll, [2]string{"sync.Cond.Wait", "grpcinside.(*sessionConn).Read("},
 			map[string]func(*sessionConn, link.Session){"the loss of the session": losing, "Close": closing}}, // retired, it lets the call finish
 		"Write to a server": {func(c *sessionConn) {
 			near, far := net.Pipe() // nobody reads
@@ -192,7 +206,7 @@ func TestAllWaitsOfSessionConnsEnd(t *testing.T) {
 				<-c.closed
 				_ = near.Close() // as serveLocked does
 			}()
-		}, func(c *sessionConn) { _, _ = c.Write(first) }, [2]string{"select", "balance.(*sessionConn).Write("},
+		}, func(c *sessionConn) { _, _ = c.Write(first) }, [2]string{"select", "grpcinside.(*sessionConn).Write("},
 			map[string]func(*sessionConn, link.Session){"Close": closing}},
 	} {
 		for by, end := range wait.ends {

@@ -1,7 +1,6 @@
-package balance
+package grpcinside
 
 import (
-	"context"
 	"encoding/binary"
 	"io"
 	"math"
@@ -15,16 +14,15 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/relay"
-	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
 
 // A sessionConn is the connection that grpc-go's transport gets for a SubConn with a session. It plays
 // a server of HTTP/2 that answers SETTINGS and PINGs, and ends when the session takes no more calls.
-// If grpc-go opens a stream (a health check, say), the sessionConn starts a grpc.Server that relays it
-// to the session.
+// If grpc-go opens a stream (a health check, say), or does anything else that a sessionConn does not
+// answer, the sessionConn starts a grpc.Server that relays to the session.
 type sessionConn struct {
 	session link.Session
+	serve   func(...grpc.ServerOption) *grpc.Server
 	end     func() // called once when grpc-go closes the connection
 	closed  chan struct{}
 	wake    chan struct{} // capacity 1; tells Read of out and server
@@ -47,15 +45,16 @@ const (
 	preface   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	frameHead = 9 // the head of a frame, in bytes
 
-	frameHeaders      = 1
 	frameSettings     = 4
 	framePing         = 6
 	frameWindowUpdate = 8
 	flagAck           = 1
 )
 
-func newSessionConn(s link.Session, end func()) *sessionConn {
-	return &sessionConn{session: s, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
+// NewSessionConn returns a connection for a SubConn with the session s. serve makes a server with more
+// options, which relays calls to s. end is called once when the connection is closed. It has a method ReadOnReady.
+func NewSessionConn(s link.Session, serve func(...grpc.ServerOption) *grpc.Server, end func()) net.Conn {
+	return &sessionConn{session: s, serve: serve, end: end, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // frame appends a frame of stream 0.
@@ -142,10 +141,13 @@ func (c *sessionConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// answerLocked handles the frames that grpc-go has written. At the first stream it starts the server,
-// and returns what the server must be sent first.
+// answerLocked handles the frames that grpc-go has written. At the first other one it starts the
+// server, and returns what the server must be sent first.
 func (c *sessionConn) answerLocked() (first []byte) {
 	if !c.begun {
+		if !Frames.Found() {
+			return c.serveLocked()
+		}
 		if len(c.in) < len(preface) {
 			return nil
 		}
@@ -159,8 +161,6 @@ func (c *sessionConn) answerLocked() (first []byte) {
 		}
 		payload, ack := c.in[frameHead:n], c.in[4]&flagAck != 0
 		switch kind := c.in[3]; {
-		case kind == frameHeaders:
-			return c.serveLocked()
 		case kind == frameSettings && !ack:
 			c.settings = append(c.settings, payload...)
 			c.out = frame(c.out, frameSettings, flagAck, nil)
@@ -168,6 +168,8 @@ func (c *sessionConn) answerLocked() (first []byte) {
 			c.out = frame(c.out, framePing, flagAck, payload)
 		case kind == frameWindowUpdate:
 			c.updates = append(c.updates, c.in[:n]...)
+		case !ack:
+			return c.serveLocked()
 		}
 		c.in = c.in[n:]
 	}
@@ -178,11 +180,7 @@ func (c *sessionConn) answerLocked() (first []byte) {
 // not the first ones that grpc-go gets, which HTTP/2 allows. When the session is done the server says
 // so with GOAWAY, and calls that run can finish.
 func (c *sessionConn) serveLocked() (first []byte) {
-	accept := func(context.Context) (link.Acceptor, error) {
-		return &relay.Acceptor{To: c.session, Go: func(f func()) { go f() }}, nil
-	}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(grpcgo.Handler(accept)), grpc.ForceServerCodecV2(grpcgo.Codec()),
-		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32),
+	server := c.serve(grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxHeaderListSize(math.MaxInt32),
 		grpc.ReadBufferSize(pipeBuffer), grpc.WriteBufferSize(pipeBuffer),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 1, PermitWithoutStream: true}))
 	listener := bufconn.Listen(pipeBuffer)
@@ -198,8 +196,10 @@ func (c *sessionConn) serveLocked() (first []byte) {
 		_ = near.Close()
 		server.Stop()
 	}()
-	first = frame([]byte(preface), frameSettings, 0, c.settings)
-	first = append(append(first, c.updates...), c.in...)
+	first = c.in
+	if c.begun {
+		first = append(append(frame([]byte(preface), frameSettings, 0, c.settings), c.updates...), c.in...)
+	}
 	c.server, c.in, c.updates = near, nil, nil
 	return first
 }
