@@ -18,7 +18,15 @@
 package quic
 
 import (
+	"crypto/tls"
+	"net"
+	"os"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	_ "github.com/nearcall/nearcall/quic/internal/generation"
@@ -39,3 +47,91 @@ func init() {
 func StatelessResetKey(k [32]byte) nearcall.ServerOption {
 	return options.SetServer(func(o *options.Server) { o.StatelessResetKey = &k })
 }
+
+// maxWindow is how much of a call's messages may wait if its peer drains, at least, in bytes.
+const maxWindow = 4 << 20
+
+const handshake = 20 * time.Second // the longest time limit of a handshake
+
+// helloTime returns the time limit for the HELLO of a server's client.
+func helloTime(c *options.Connections) time.Duration { return min(c.HandshakeTime, handshake) }
+
+// config returns the configuration of a connection.
+func config(c *options.Connections) *q.Config {
+	all := &q.Config{
+		HandshakeIdleTimeout:           max(helloTime(c)/2, 1), // quic-go takes 0 as its default
+		InitialStreamReceiveWindow:     uint64(c.StreamWindow),
+		MaxStreamReceiveWindow:         uint64(c.MaxStreamWindow),
+		InitialConnectionReceiveWindow: uint64(c.QUICConnWindow),
+		MaxConnectionReceiveWindow:     uint64(c.QUICConnWindow),
+		MaxIncomingStreams:             1 << 60,
+		MaxIncomingUniStreams:          1, // the control stream
+		RequireStreamCreditRelease:     true,
+
+		// The packets of a side that keeps the connection alive.
+		KeepAlivePeriod: min(c.QUICPings.Every, never),
+		MaxIdleTimeout:  min(durations.Sum(c.QUICPings.Every, max(c.QUICPings.Timeout, 0)), never),
+	}
+	if c.MaxStreams > 0 {
+		all.MaxIncomingStreams = int64(c.MaxStreams)
+	}
+	return all
+}
+
+// clientConfig returns the configuration of a client's connection.
+func clientConfig(s *registry.Settings) *q.Config {
+	c := config(s.Config)
+	if s.Accept == nil {
+		c.MaxIncomingStreams = -1
+	}
+	return c
+}
+
+// never is longer than any connection lasts. quic-go adds its timeouts to its clock without a check
+// for overflow.
+const never = 100 * 365 * 24 * time.Hour
+
+// livenessOf returns the liveness check of a session with the configuration c.
+func livenessOf(c *q.Config) liveness {
+	return liveness{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout}
+}
+
+// secured returns a copy of c with the settings that QUIC needs.
+func secured(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.NextProtos = []string{alpn}
+	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
+	return c
+}
+
+// hostOf returns the host of an authority.
+func hostOf(authority string) string {
+	if host, _, err := net.SplitHostPort(authority); err == nil {
+		return host
+	}
+	return authority
+}
+
+// quic-go warns on stderr if a socket's buffers are smaller than it wants. checkBuffers tells
+// gRPC's logger instead.
+const noWarning = "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING"
+
+func init() {
+	if _, set := os.LookupEnv(noWarning); !set {
+		_ = os.Setenv(noWarning, "true")
+	}
+}
+
+// maxSpent is how many ended calls may delay returning their stream credit to the peer.
+func (s *session) maxSpent() int {
+	if s.config.MaxStreams == 0 {
+		return 250
+	}
+	return int(min(s.config.MaxStreams/4, 250))
+}
+
+// window is how many bytes of a call's messages may wait to be received.
+func (s *session) window() int { return s.config.StreamWindow }
+
+// maxHeader is the limit for a header or trailer, in bytes.
+func (s *session) maxHeader() int { return s.config.MaxHeader }

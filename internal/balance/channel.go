@@ -30,11 +30,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -357,4 +359,47 @@ func (c *Channel) interceptStream(ctx context.Context, desc *grpc.StreamDesc, _ 
 		return stream(ctx, desc, c.conn, method, opts...)
 	}
 	return c.cfg.Calls.NewStream(ctx, desc, method, opts...)
+}
+
+// grpc-go counts its own calls to find out whether a ClientConn is idle. So a timer checks now
+// and then whether the channel had calls, and if so makes a call with grpc-go.
+
+// watchIdleness is called when the channel leaves idle mode.
+func (c *Channel) watchIdleness() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cfg.Options.IdleAfter <= 0 || c.watcher != nil || c.closed {
+		return
+	}
+	c.watcher = time.AfterFunc(c.lookAfter(), c.lookForCalls)
+}
+
+func (c *Channel) lookAfter() time.Duration { return durations.Recheck(c.cfg.Options.IdleAfter / 4) }
+
+// idleTimeout returns the timeout for grpc-go. It is somewhat longer than the channel's, so that the
+// timer looks before it passes, also on a busy machine.
+func (c *Channel) idleTimeout() time.Duration {
+	if c.cfg.Options.IdleAfter <= 0 {
+		return 0
+	}
+	return durations.Sum(c.cfg.Options.IdleAfter, 100*time.Millisecond)
+}
+
+// touch makes a call with grpc-go that ends at once. It makes grpc-go leave idle mode, or stay out of
+// it.
+func (c *Channel) touch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = c.newStream(ctx, &capture{configOnly: true}, "/nearcall.Idle/Touch")
+}
+
+func (c *Channel) lookForCalls() {
+	if c.cfg.Active() {
+		c.touch()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed && c.conn.GetState() != connectivity.Shutdown {
+		c.watcher.Reset(c.lookAfter())
+	}
 }
