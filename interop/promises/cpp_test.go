@@ -41,7 +41,7 @@ func startCPP(w *world, args ...string) *cppCaller {
 	if dir == "" {
 		w.Skip("NEARCALL_CPP is not set: make cpp builds the programs and runs this")
 	}
-	c := &cppCaller{process: exec.Command(filepath.Join(dir, "test", "caller"), append([]string{w.dialed}, args...)...), calls: make(map[string]chan error)}
+	c := &cppCaller{process: exec.Command(filepath.Join(dir, "test", "caller"), append([]string{w.reached}, args...)...), calls: make(map[string]chan error)}
 	c.process.Stderr = os.Stderr
 	in, err := c.process.StdinPipe()
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *cppCaller) download(ctx context.Context) func() error { return c.begin(
 
 // noShmCPP is a client in C++ without shared memory at a shm: listener.
 var noShmCPP = refusal{target: "shm:", attempt: func(w *world) string {
-	w.dialed = "unix:" + w.addr.String()
+	w.reached = "unix:" + w.addr.String()
 	c := startCPP(w, "--socket")
 	if _, err := c.unary(w.Context(), new(pb.SimpleRequest)); err == nil {
 		w.Error("a call has succeeded")

@@ -109,10 +109,10 @@ type caller interface {
 type world struct {
 	*testing.T
 	*face
-	srv    *nearcall.Server
-	addr   net.Addr // where the server listens; nil if it does not
-	dialed string   // the target of clients
-	lines  *line    // of all clients, if these do not count their connections
+	srv     *nearcall.Server
+	addr    net.Addr // where the server listens; nil if it does not
+	reached string   // the target of clients
+	lines   *line    // of all clients, if these do not count their connections
 }
 
 // start starts a server that is reached by f.
@@ -141,7 +141,7 @@ func (f *face) start(t *testing.T, s *service, opts ...nearcall.ServerOption) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.addr, w.dialed = lis.Addr(), lis.Target()
+	w.addr, w.reached = lis.Addr(), lis.Target()
 	w.serving(lis, w.srv.Serve)
 	return w
 }
@@ -178,7 +178,7 @@ func (w *world) tcp() net.Listener {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { _ = lis.Close() })
-	w.addr, w.dialed = lis.Addr(), "tcp:"+lis.Addr().String()
+	w.addr, w.reached = lis.Addr(), "tcp:"+lis.Addr().String()
 	return lis
 }
 
@@ -285,7 +285,7 @@ func dial(opts ...nearcall.DialOption) func(*world, *line) caller {
 		if w.silenced {
 			opts = append(opts, nearcall.WithContextDialer(l.dialAddress))
 		}
-		conn, err := nearcall.NewClient(w.dialed, opts...)
+		conn, err := nearcall.NewClient(w.reached, opts...)
 		if err != nil {
 			w.Fatal(err)
 		}

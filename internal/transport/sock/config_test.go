@@ -19,8 +19,8 @@ func within(d time.Duration) *options.Connections {
 	return c
 }
 
-// dialing returns the defaults of a client with its own function that opens connections.
-func dialing(conn net.Conn) *options.Client {
+// dialsWith returns the defaults of a client with its own function that opens connections.
+func dialsWith(conn net.Conn) *options.Client {
 	c := clientOptions()
 	c.ConnDialer = func(context.Context, string) (net.Conn, error) { return conn, nil }
 	return c

@@ -34,7 +34,7 @@ func TestARetiredListenerServesItsQueue(t *testing.T) {
 					t.Fatal(err)
 				}
 				go func() {
-					s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: dialing(raw), Target: network}.Dial(t.Context())
+					s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: dialsWith(raw), Target: network}.Dial(t.Context())
 					if err == nil {
 						err = s.Close(net.ErrClosed)
 					}
