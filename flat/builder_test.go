@@ -131,13 +131,25 @@ func TestMessagesAreBuiltInTheConnectionsMemory(t *testing.T) {
 	}
 }
 
+// awaitNoMemory waits until no shared memory is in use.
+func awaitNoMemory(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); metrics.Read().GetSharedMemory().GetBytes() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes of shared memory are left", metrics.Read().GetSharedMemory().GetBytes())
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // A builder can outlive its connection, and what it had of the connection's memory comes back.
 func TestABuilderOutlivesItsConnection(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("shared memory needs Linux")
 	}
 	target := "shm:" + filepath.Join(t.TempDir(), "s")
-	before := metrics.Read().GetSharedMemory().GetBytes()
+	awaitNoMemory(t) // of other tests, whose connections may still be closing
 	srv := nearcall.NewServer()
 	store.RegisterPicturesServer(srv, building{})
 	lis, err := nearcall.Listen(target)
@@ -169,13 +181,7 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Error("a closed connection has sent a message")
 	}
 	_, _ = codec.Marshal(b) // as far as it is not sent, this takes its memory; nobody frees it
-	for deadline := time.Now().Add(10 * time.Second); metrics.Read().GetSharedMemory().GetBytes() > before; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes of shared memory are left", metrics.Read().GetSharedMemory().GetBytes()-before)
-		}
-		runtime.GC()
-		time.Sleep(time.Millisecond)
-	}
+	awaitNoMemory(t)
 	if b := flat.NewRequest(conn, 1<<20); len(b.Bytes) != 1<<20 {
 		t.Error("a builder for a closed connection has no memory")
 	}
