@@ -189,3 +189,26 @@ func TestNothingIsLeftToWriteOfACallThatThePeerResets(t *testing.T) {
 		}
 	})
 }
+
+// Calls that arrive together with BYE, or with an error, reach no handler, and the session keeps
+// nothing of them: their messages may be in shared memory, which would stay in use.
+func TestCallsBesideTheEndAreForgotten(t *testing.T) {
+	for name, end := range map[string][]byte{"bye": wire.AppendBye(nil, wire.ByeClosed, ""), "an error": opened(1)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{}, w)
+				peer.write(opened(1), opened(3), end)
+				_ = peer.conn.Close()
+				<-s.Gone()
+				if len(w.streams) > 0 {
+					t.Errorf("%d calls reach the acceptor", len(w.streams))
+				}
+				if n := len(s.reading.newCalls); n > 0 {
+					t.Errorf("%d calls are kept", n)
+				}
+				empty(t, s)
+			})
+		})
+	}
+}

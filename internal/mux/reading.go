@@ -309,6 +309,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.reading.in.B = s.reading.in.B[:len(s.reading.in.B)+n]
 		if wrong := s.handleInput(); wrong != nil {
 			err = &inputError{wrong}
+			s.reading.newCalls = nil // they were not offered, and a place that they hold would keep the session
 		}
 	}
 	s.mu.Lock()
