@@ -190,7 +190,9 @@ func (s *clientStream) send(m any) error {
 			return err
 		}
 	}
-	s.checkContext()
+	if s.checkContext() {
+		return io.EOF // another goroutine may be about to abort the call, and the stream would still take the message
+	}
 	err := s.encodeForReplay(&f.Msg)
 	if err == nil && s.client.stats != nil {
 		err = makeSizeKnown(&f.Msg)
@@ -207,12 +209,14 @@ func (s *clientStream) send(m any) error {
 	return nil
 }
 
-// checkContext aborts the call if its context is done. The goroutine that watches the
-// context may be late.
-func (s *clientStream) checkContext() {
-	if err := link.ContextErr(s.info.ctx); err != nil {
+// checkContext aborts the call if its context is done, and reports whether it is. The goroutine that
+// watches the context may be late.
+func (s *clientStream) checkContext() bool {
+	err := link.ContextErr(s.info.ctx)
+	if err != nil {
 		s.abortCall(err)
 	}
+	return err != nil
 }
 
 // CloseSend implements grpc.ClientStream. It always returns nil. Repeated calls do nothing.
