@@ -156,7 +156,7 @@ type side struct {
 	finish   bool       // the session has no call left, and will end
 	expire   bool       // the session will end for a timer
 	why      error      // this timer's
-	fareSent bool       // bye, or fin
+	saidBye  bool       // bye, or fin
 	closed   bool
 	asked    bool // a PING or announcement waits for its answer
 	heard    bool // something has arrived since the last PING
@@ -234,13 +234,13 @@ func (x *explorer) do(w *world, i int, t Task) {
 	}
 	if t&Ping != 0 {
 		between := x.allow
-		if s.life.Calls() == 0 {
+		if s.life.calls == 0 {
 			between *= 2
 		}
 		if !s.pingAt.IsZero() && w.now.Sub(s.pingAt) < between {
 			x.fault("side %d sends a PING after %v", i, w.now.Sub(s.pingAt))
 		}
-		if !s.life.Keepalive.WithoutCalls && s.life.Calls() == 0 {
+		if !s.life.Keepalive.WithoutCalls && s.life.calls == 0 {
 			x.fault("side %d sends a PING without a call", i)
 		}
 		s.asked, s.heard, s.pingAt = true, false, w.now
@@ -277,8 +277,8 @@ func (x *explorer) do(w *world, i int, t Task) {
 		}
 		x.close(w, i)
 	}
-	if s.life.State() >= Finished && !s.fareSent && (s.life.Reason() != nil || x.fins) {
-		s.fareSent = true
+	if s.life.State() >= Finished && !s.saidBye && (s.life.Reason() != nil || x.fins) {
+		s.saidBye = true
 		if x.fins {
 			x.send(w, i, message{kind: fin})
 		} else {
@@ -403,8 +403,8 @@ func (x *explorer) answers(w *world, i int) {
 	}
 }
 
-// receives handles the first message to a side that is of a call, or the first other one. Over QUIC
-// these overtake each other.
+// receives delivers the next frame of a call to side i or, if ofCall is false, the next frame of the
+// connection. Over QUIC the two kinds overtake each other.
 func receives(x *explorer, w *world, i int, ofCall bool) bool {
 	if w.sides[i].closed || !w.sides[i].started || x.deaf && i == client {
 		return false
@@ -448,7 +448,7 @@ var steps = []step{
 		if int(s.made) == x.calls[i] || s.life.Refusal() != nil || s.life.State() == Opening {
 			return false
 		}
-		if x.oneWay && s.life.Calls() > 0 {
+		if x.oneWay && s.life.calls > 0 {
 			return false
 		}
 		s.own[s.made] = open
@@ -558,7 +558,7 @@ var steps = []step{
 		for k := range w.sides {
 			w.sides[k].life.Clock = moment{w.now}
 		}
-		was, calls, closing := s.life.Refusal(), s.life.Calls(), s.life.State() >= Ending
+		was, calls, closing := s.life.Refusal(), s.life.calls, s.life.State() >= Ending
 		serving := s.handlers[0] == open || s.handlers[1] == open
 		before := s.life.Drain()
 		do := s.life.Fire(serving)

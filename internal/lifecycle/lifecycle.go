@@ -122,9 +122,6 @@ func (l *Life) Leaving() error { return l.leaving }
 // Reason returns why all calls were ended, or nil if they were not.
 func (l *Life) Reason() error { return l.reason }
 
-// Calls returns the number of open calls of both directions.
-func (l *Life) Calls() int { return l.calls }
-
 // Start says that the connection can be used from now on. accepts says that this side accepts calls.
 func (l *Life) Start(accepts bool) Task {
 	if l.state != Opening {
@@ -135,7 +132,7 @@ func (l *Life) Start(accepts bool) Task {
 	l.idleSince = now
 	l.set(idleTimer, now, l.Idle)
 	l.set(ageTimer, now, l.Age)
-	l.startPings(now)
+	l.set(pingTimer, now, l.Keepalive.Every)
 	do := SetTimer
 	if l.drain == Announced {
 		l.drain = Accepting

@@ -31,8 +31,6 @@ func (l *Life) PeerAllows(between, betweenIdle time.Duration) {
 	l.pinging.between, l.pinging.betweenIdle = between, betweenIdle
 }
 
-func (l *Life) startPings(now time.Time) { l.set(pingTimer, now, l.Keepalive.Every) }
-
 // firePing sends a PING, or reports the peer as dead if it has not answered the last one in time.
 func (l *Life) firePing(now time.Time) Task {
 	k := &l.pinging

@@ -53,8 +53,7 @@ func (s *Session) performLocked(do lifecycle.Task) {
 		s.terminating.Go(func() { s.fail(lifecycle.ErrDead) })
 	}
 	if do&lifecycle.Close != 0 {
-		s.writing.lost = true
-		_ = s.conn.Close()
+		s.writing.lost = true // the caller closes the connection, without mu: over TLS that writes
 	}
 	if do&lifecycle.SetTimer != 0 {
 		s.timer.Set(s.life.Next(), s.onTimer)
@@ -68,8 +67,17 @@ func (s *Session) performLocked(do lifecycle.Task) {
 func (s *Session) onTimer() {
 	s.mu.Lock()
 	s.timer.Fired()
-	s.performLocked(s.life.Fire(s.calls > 0))
+	do := s.life.Fire(s.calls > 0)
+	s.performLocked(do)
 	s.flush(false)
+	s.closeIf(do)
+}
+
+// closeIf closes the connection if life has said so.
+func (s *Session) closeIf(do lifecycle.Task) {
+	if do&lifecycle.Close != 0 {
+		_ = s.conn.Close()
+	}
 }
 
 // Retire implements [link.Session].
@@ -153,6 +161,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.performLocked(do)
 		s.wakeWriterLocked()
 		s.mu.Unlock()
+		s.closeIf(do)
 		return
 	}
 	s.roles.Ended = true
@@ -181,6 +190,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.wakeWriterLocked()
 	s.doLocked(s.roles.NeedReader()) // to see the peer close the connection
 	s.mu.Unlock()
+	s.closeIf(do)
 	after.run()
 	switch {
 	case !s.opts.Client && code == wire.ByeProtocol && !link.IsClosed(s.helloReceived):

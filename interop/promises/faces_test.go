@@ -118,7 +118,7 @@ type world struct {
 // start starts a server that is reached by f.
 func (f *face) start(t *testing.T, s *service, opts ...nearcall.ServerOption) *world {
 	if runtime.GOOS != "linux" && (f.network == "shm" || f.travels == "shm") {
-		t.Skip("there is no shared memory")
+		t.Skip("shared memory needs Linux")
 	}
 	w := &world{T: t, face: f}
 	opts = append(f.options[:len(f.options):len(f.options)], opts...)
