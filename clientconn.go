@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -131,14 +132,14 @@ const userAgent = "nearcall/" + Version
 
 // newClient returns a client that makes calls with cfg. grpc is GRPC of its connection, and authority
 // the target's.
-func newClient(o *options.Client, cfg call.ClientConfig, grpc func() *grpc.ClientConn, authority string) *call.Client {
+func newClient(o *options.Client, cfg client.Config, grpc func() *grpc.ClientConn, authority string) *client.Client {
 	cfg.GRPC = grpc
 	cfg.Authority = o.AuthorityOr(authority)
 	cfg.UserAgent = userAgent
 	if agent := o.AgentPrefix; agent != "" {
 		cfg.UserAgent = agent + " " + userAgent
 	}
-	return call.NewClient(o, cfg)
+	return client.New(o, cfg)
 }
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 )
 
 // SetSendCompressor sets the compressor of the messages that a handler sends. It
@@ -20,7 +21,7 @@ import (
 // service can be registered with servers of both kinds. In process the name is checked and stats
 // handlers see it, but nothing is compressed.
 func SetSendCompressor(ctx context.Context, name string) error {
-	if c := call.HandledBy(ctx); c != nil {
+	if c := server.HandledBy(ctx); c != nil {
 		return c.SetSendCompressor(name)
 	}
 	return grpc.SetSendCompressor(ctx, name)
@@ -30,7 +31,7 @@ func SetSendCompressor(ctx context.Context, name string) error {
 // call advertised. It replaces [grpc.ClientSupportedCompressors], which works in
 // handlers of grpc-go only. ctx is the context of a handler of nearcall or of grpc-go.
 func ClientSupportedCompressors(ctx context.Context) ([]string, error) {
-	if c := call.HandledBy(ctx); c != nil {
+	if c := server.HandledBy(ctx); c != nil {
 		return c.ClientSupportedCompressors(), nil
 	}
 	return grpc.ClientSupportedCompressors(ctx)

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -19,7 +19,7 @@ import (
 type oneServer struct {
 	*connector.Connector
 	of     *ClientConn
-	client *call.Client
+	client *client.Client
 
 	grpcMu sync.Mutex
 	grpc   *grpc.ClientConn // the result of GRPC; nil before the first use
@@ -48,9 +48,9 @@ func dialOneServer(target string, t *targets.Target, o *options.Client) (_ *Clie
 // where an option in o says otherwise. If an option is invalid, newOneServer returns its error, and
 // a connection whose calls fail with it.
 func newOneServer(target, authority string, how connector.Config, o *options.Client) (_ *oneServer, err error) {
-	var service *call.ServiceConfig
+	var service *client.ServiceConfig
 	if o.ConfigJSON != nil {
-		if service, err = call.ConfigOf(o, *o.ConfigJSON); err != nil {
+		if service, err = client.ConfigOf(o, *o.ConfigJSON); err != nil {
 			how.Dialer = connector.Failing{Err: err}
 		}
 	}
@@ -62,7 +62,7 @@ func newOneServer(target, authority string, how connector.Config, o *options.Cli
 	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
 	c.Connector = connector.New(how)
 	c.of = &ClientConn{opts: o, target: target, conn: c}
-	c.client = newClient(o, call.ClientConfig{Sessions: c.Connector, Service: service}, c.GRPC, authority)
+	c.client = newClient(o, client.Config{Sessions: c.Connector, Service: service}, c.GRPC, authority)
 	return c, err
 }
 

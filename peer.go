@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -70,7 +70,7 @@ func PeerConnOptions(opts ...DialOption) ServerOption {
 // A handler that waits for its call to the peer counts as a running call on both sides:
 // calls that nest n deep need a [MaxConcurrentStreams] of at least n/2 on each side.
 func PeerConn(ctx context.Context) grpc.ClientConnInterface {
-	if c := call.PeerConn(ctx); c != nil {
+	if c := server.PeerConn(ctx); c != nil {
 		return c
 	}
 	return noPeer{}

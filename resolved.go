@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/balance"
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -21,7 +21,7 @@ import (
 type resolved struct {
 	whole
 	channel *balance.Channel
-	client  *call.Client
+	client  *client.Client
 	idle    *connector.Idleness // counts the calls; may be nil
 }
 
@@ -49,7 +49,7 @@ func newResolved(target string, o *options.Client) (*ClientConn, error) {
 	if c.channel, err = balance.New(cfg); err != nil {
 		return nil, named(err)
 	}
-	c.client = newClient(o, call.ClientConfig{Balancer: c.channel}, c.channel.Conn, c.channel.Authority())
+	c.client = newClient(o, client.Config{Balancer: c.channel}, c.channel.Conn, c.channel.Authority())
 	c.whole = whole{c.channel.Conn(), c.client, targets.Hint(target, o)}
 	if o.Persistent {
 		c.Observe(func(s connectivity.State) {
@@ -91,4 +91,4 @@ func transportOf(o *options.Client) (credentials.TransportCredentials, error) {
 	return creds, err
 }
 
-var _ call.Balancer = (*balance.Channel)(nil)
+var _ client.Balancer = (*balance.Channel)(nil)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/grpcserver"
@@ -34,7 +34,7 @@ import (
 // Create a Server with [NewServer], register services, then call [Server.Serve] for
 // each listener or [Server.Client] for clients in this process.
 type Server struct {
-	core    *call.Server
+	core    *server.Server
 	opts    *options.Server
 	sockets sock.Options       // of connections from other processes; its Config is that of opts
 	web     *web.Server        // for HTTP clients
@@ -56,7 +56,7 @@ func NewServer(opts ...ServerOption) *Server {
 	s := &Server{opts: o, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
 	s.sockets = sock.Options{Config: &o.Connections, Unix: unixAuthInfo, Upgrade: targets.SharedMemory(&o.Connections, true)}
 	unary, stream := grpcinside.InterceptorsOf(o.GRPCOptions)
-	s.core = call.NewServer(o, call.ServerConfig{Unary: unary, Stream: stream, PeerConn: s.peerConn})
+	s.core = server.New(o, server.Config{Unary: unary, Stream: stream, PeerConn: s.peerConn})
 	s.grpc = grpcserver.New(s.grpcConfig)
 	s.web = s.webServer()
 	return s

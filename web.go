@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/web"
 )
@@ -30,7 +30,7 @@ func WebOrigins(origins ...string) ServerOption {
 // webServer returns the server for HTTP clients.
 func (s *Server) webServer() *web.Server {
 	cfg := web.Options{
-		Config: s.opts, Sockets: s.sockets, Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Begin: s.takesCalls,
+		Config: s.opts, Sockets: s.sockets, Method: s.core.Method, Codec: s.core.HasCodec, Compressors: server.Compressors, Begin: s.takesCalls,
 	}
 	if s.opts.TakesGRPC {
 		cfg.GRPC = s.grpc.ServeHTTP
@@ -48,7 +48,7 @@ func (s *Server) webServer() *web.Server {
 // context, and for a call over another transport, ok is false. For a call over a WebSocket,
 // [google.golang.org/grpc/peer.FromContext] returns the peer of the underlying connection.
 func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
-	r = call.WebSocketRequest(ctx)
+	r = server.WebSocketRequest(ctx)
 	return r, r != nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -78,7 +78,7 @@ var seam = []struct {
 		return overLink(tb, func(link.Session) link.Acceptor { return barely{service{}} }, func() {})
 	}},
 	{"server", func(tb testing.TB) (func() error, func()) {
-		srv := call.NewServer(options.NewServer([]options.ServerOption{nearcall.MaxRecvMsgSize(maxRecv)}), call.ServerConfig{})
+		srv := server.New(options.NewServer([]options.ServerOption{nearcall.MaxRecvMsgSize(maxRecv)}), server.Config{})
 		srv.Register(&testpb.TestService_ServiceDesc, service{}, nil)
 		return overLink(tb, srv.Accept, srv.Stop)
 	}},
@@ -110,14 +110,10 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	}
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	do = func() error {
-		c := link.UnaryCall{
-			CallHeader: link.CallHeader{Method: testpb.TestService_EmptyCall_FullMethodName, Profile: &profile},
-			Codec:      protobuf,
-			Request:    in,
-			Reply:      new(testpb.Empty),
-			Limit:      maxRecv,
-		}
-		if err := session.Invoke(context.Background(), &c); err != nil {
+		c := session.Peer().NewCall()
+		c.Method, c.Profile = testpb.TestService_EmptyCall_FullMethodName, &profile
+		c.Codec, c.Request, c.Reply, c.Limit = protobuf, in, new(testpb.Empty), maxRecv
+		if err := session.Invoke(context.Background(), c); err != nil {
 			return err
 		}
 		if !c.Replied {
@@ -132,11 +128,12 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	return do, end
 }
 
-// barely is a minimal link.Acceptor.
+// barely is a minimal inproc.UnaryAcceptor.
 type barely struct{ service testpb.TestServiceServer }
 
-func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {
-	c.Callee = nobody{}
+func (barely) NewCall() *inproc.Call { return &inproc.Call{Callee: nobody{}} }
+
+func (a barely) HandleUnary(c *inproc.Call) error {
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	if err := c.Take(&link.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
 		return err

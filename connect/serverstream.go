@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -21,7 +21,7 @@ func (p *procedure) describe(ctx context.Context, info *connect.CallInfo) {
 	var sent metadata.MD
 	var subtype, encoding string
 	remote := false
-	if own := call.HandledBy(ctx); own != nil {
+	if own := server.HandledBy(ctx); own != nil {
 		profile := own.Profile()
 		info.Protocol, subtype, encoding = ProtocolName, profile.ContentSubtype, profile.Encoding
 		if sent = own.Sent(); !own.InProcess() {
@@ -154,7 +154,7 @@ func (s *unaryServerStream) Send(msg any) error {
 func (p *procedure) serveStream(_ any, stream grpc.ServerStream) error {
 	s := &serverStream{stream: stream, ctx: stream.Context()}
 	p.describe(s.ctx, &s.info)
-	if own := call.HandledBy(s.ctx); own != nil {
+	if own := server.HandledBy(s.ctx); own != nil {
 		own.SendOn()
 	}
 	err := p.call(s.ctx, &s.info, s)

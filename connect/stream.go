@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -34,7 +34,7 @@ type clientStream struct {
 	sentLast bool
 
 	// Used only by the goroutine that receives.
-	outcome     call.Outcome // Known is set when the stream is opened
+	outcome     client.Outcome // Known is set when the stream is opened
 	headerKnown bool
 	end         error // once set, Receive returns it
 }
@@ -50,7 +50,7 @@ func (s *clientStream) open() (grpc.ClientStream, error) {
 	defer wait.OnAbandon(wait.WaiterOf(s.ctx), s)()
 	ctx, err := s.start()
 	if err == nil {
-		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, append(slices.Clip(s.transport.opts), call.Verdict{Outcome: &s.outcome}, call.SendsOn{})...)
+		s.stream, err = s.transport.conn.NewStream(ctx, &s.desc, s.procedure, append(slices.Clip(s.transport.opts), client.Verdict{Outcome: &s.outcome}, client.SendsOn{})...)
 	}
 	if err != nil {
 		s.err = s.errorOf(err, false)
@@ -176,7 +176,7 @@ type unaryStream struct {
 	received        bool
 	header, trailer metadata.MD
 	peer            peer.Peer
-	outcome         call.Outcome
+	outcome         client.Outcome
 	options         [7]grpc.CallOption // room for most calls
 }
 
@@ -254,9 +254,9 @@ func (s *unaryStream) call(request, reply any) error {
 		return err
 	}
 	opts := append(append(s.options[:0], s.transport.opts...),
-		call.RawHeader{HeaderCallOption: grpc.HeaderCallOption{HeaderAddr: &s.header}},
-		call.RawTrailer{TrailerCallOption: grpc.TrailerCallOption{TrailerAddr: &s.trailer}},
-		call.Verdict{Outcome: &s.outcome})
+		client.RawHeader{HeaderCallOption: grpc.HeaderCallOption{HeaderAddr: &s.header}},
+		client.RawTrailer{TrailerCallOption: grpc.TrailerCallOption{TrailerAddr: &s.trailer}},
+		client.Verdict{Outcome: &s.outcome})
 	if !s.transport.inproc {
 		opts = append(opts, grpc.Peer(&s.peer))
 	}

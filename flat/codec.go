@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -243,7 +244,7 @@ func NewRequest(conn grpc.ClientConnInterface, size int) *flatbuffers.Builder {
 // NewReply is [NewRequest] for a message to the client that has made a call. ctx is the context of
 // the call's handler, or one derived from it.
 func NewReply(ctx context.Context, size int) *flatbuffers.Builder {
-	return newBuilder(call.HandlerSession(ctx), size)
+	return newBuilder(server.HandlerSession(ctx), size)
 }
 
 func newBuilder(s link.Session, size int) *flatbuffers.Builder {

@@ -36,6 +36,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/durations"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
@@ -71,7 +72,7 @@ type Config struct {
 	Whole func(conn grpc.ClientConnInterface) grpc.ClientConnInterface
 }
 
-// A Channel implements [call.Balancer].
+// A Channel implements [client.Balancer].
 type Channel struct {
 	cfg       Config
 	conn      *grpc.ClientConn
@@ -121,7 +122,7 @@ func New(cfg Config) (*Channel, error) {
 		return nil, err
 	}
 	c.conn, c.whole = conn, cfg.Whole(whole{conn: conn, creds: cfg.Options.PerRPC, stats: true})
-	c.initial.service, _ = call.ConfigOf(cfg.Options, grpcinside.ServiceOf(config)) // grpc-go has parsed it
+	c.initial.service, _ = client.ConfigOf(cfg.Options, grpcinside.ServiceOf(config)) // grpc-go has parsed it
 	return c, nil
 }
 
@@ -134,7 +135,7 @@ func (c *Channel) userDial() func(ctx context.Context, address string) (net.Conn
 // rewrite returns a service config, in JSON, whose policy the channel wraps.
 func rewrite(json string) string {
 	return grpcinside.Rewrite(json, func(service string) bool {
-		_, err := call.ParseServiceConfig(service, math.MaxInt)
+		_, err := client.ParseServiceConfig(service, math.MaxInt)
 		return err == nil
 	})
 }
@@ -225,7 +226,7 @@ type capture struct {
 	waitForReady bool
 	generation   uint64 // the channel's, before the call
 	pickers      uint64 // the channel's, before the call
-	pick         call.Pick
+	pick         client.Pick
 	dropped      bool
 }
 
@@ -243,20 +244,20 @@ func (unsent) GetRequestMetadata(context.Context, ...string) (map[string]string,
 // RequireTransportSecurity implements [credentials.PerRPCCredentials].
 func (unsent) RequireTransportSecurity() bool { return false }
 
-// Pick implements [call.Balancer]. It asks the picker that grpc-go has used last. If that picker is
+// Pick implements [client.Balancer]. It asks the picker that grpc-go has used last. If that picker is
 // unknown or returns no session, Pick lets grpc-go make the call up to its pick. So waiting and
 // errors are grpc-go's.
-func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (call.Pick, error) {
+func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (client.Pick, error) {
 	if p := c.picker.Load(); p != nil {
 		pick, err := p.pick(balancer.PickInfo{FullMethodName: method, Ctx: ctx})
 		if err == nil {
 			return pick, nil
 		}
 		if st, ok := status.FromError(err); ok { // to ask again would drop other calls, and count this one twice
-			if call.IsControlPlaneOnly(st.Code()) {
+			if client.IsControlPlaneOnly(st.Code()) {
 				err = status.Errorf(codes.Internal, "received picker error with illegal status: %v", err)
 			}
-			return call.Pick{}, call.Final{Err: err}
+			return client.Pick{}, call.Final{Err: err}
 		}
 	}
 	c.mu.Lock()
@@ -267,11 +268,11 @@ func (c *Channel) Pick(ctx context.Context, method string, waitForReady bool) (c
 	case to.pick.Session != nil:
 		return to.pick, nil
 	case to.dropped:
-		return call.Pick{}, call.Final{Err: err}
+		return client.Pick{}, call.Final{Err: err}
 	case errors.Is(err, errCaptured):
-		return call.Pick{Session: c.wholeSession()}, nil // a policy that is not wrapped has picked, or a config selector has replaced ctx
+		return client.Pick{Session: c.wholeSession()}, nil // a policy that is not wrapped has picked, or a config selector has replaced ctx
 	}
-	return call.Pick{}, err
+	return client.Pick{}, err
 }
 
 // wholeSession returns a session for a call that nobody has picked for. grpc-go makes its calls as a
@@ -306,7 +307,7 @@ func (c *Channel) use(p *picker, generation uint64) {
 
 // applied holds the settings of all calls.
 type applied struct {
-	service  *call.ServiceConfig
+	service  *client.ServiceConfig
 	selector *selector // of xDS; nil for none
 }
 
@@ -318,27 +319,27 @@ func (a *applied) retire() {
 	}
 }
 
-// Select implements [call.Balancer].
-func (c *Channel) Select(ctx context.Context, method string) (call.Selection, error) {
+// Select implements [client.Balancer].
+func (c *Channel) Select(ctx context.Context, method string) (client.Selection, error) {
 	a, delayed := c.applied.Load(), false
 	if c.isWhole.Load() {
-		return call.Selection{Context: ctx, Through: c.whole}, nil
+		return client.Selection{Context: ctx, Through: c.whole}, nil
 	}
 	if a == nil {
 		c.touch()
 		delayed = !c.resolved.Load()
 		err := c.newStream(ctx, &capture{configOnly: true}, method)
 		if wait.Err(ctx) != nil || errors.Is(err, errClosing) {
-			return call.Selection{}, err
+			return client.Selection{}, err
 		}
 		if c.isWhole.Load() {
-			return call.Selection{Context: ctx, Through: c.whole}, nil
+			return client.Selection{Context: ctx, Through: c.whole}, nil
 		}
 		if a = c.applied.Load(); a == nil {
 			a = &c.initial
 		}
 	}
-	s := call.Selection{Context: ctx, Service: a.service, Delayed: delayed}
+	s := client.Selection{Context: ctx, Service: a.service, Delayed: delayed}
 	if a.selector == nil {
 		return s, nil
 	}

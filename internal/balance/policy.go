@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
@@ -62,7 +62,7 @@ func (p *policy) apply(service string, s resolver.State) {
 	if chosen := grpcinside.SelectorOf(s); chosen != nil {
 		a.selector = &selector{Selector: chosen}
 	}
-	a.service, _ = call.ConfigOf(p.channel.cfg.Options, service) // grpc-go has parsed it
+	a.service, _ = client.ConfigOf(p.channel.cfg.Options, service) // grpc-go has parsed it
 	p.applied = a
 	p.channel.applied.Store(a)
 	last.retire()
@@ -235,10 +235,10 @@ func (c *Channel) newPicker(p balancer.Picker) *picker {
 }
 
 // pick picks a session.
-func (p *picker) pick(info balancer.PickInfo) (call.Pick, error) {
+func (p *picker) pick(info balancer.PickInfo) (client.Pick, error) {
 	r, err := p.Picker.Pick(info)
 	if err != nil {
-		return call.Pick{}, err
+		return client.Pick{}, err
 	}
 	if sc, ok := r.SubConn.(*subConn); ok {
 		if c := sc.session(); c != nil {
@@ -248,13 +248,13 @@ func (p *picker) pick(info balancer.PickInfo) (call.Pick, error) {
 			if c.metadata != nil {
 				r.Metadata = metadata.Join(c.metadata, r.Metadata)
 			}
-			return call.Pick{Session: c.Session, Authority: c.authority, Done: r.Done, Metadata: r.Metadata}, nil
+			return client.Pick{Session: c.Session, Authority: c.authority, Done: r.Done, Metadata: r.Metadata}, nil
 		}
 	}
 	if r.Done != nil {
 		r.Done(balancer.DoneInfo{}) // as grpc-go does for a SubConn that is not ready
 	}
-	return call.Pick{}, balancer.ErrNoSubConnAvailable
+	return client.Pick{}, balancer.ErrNoSubConnAvailable
 }
 
 // Pick implements [balancer.Picker] for the calls that grpc-go makes: up to the pick for a call of the

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/call/client"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 )
 
@@ -27,7 +27,7 @@ func (s *selector) replace() {
 
 // choose asks the channel's config selector which config applies to a call. Its errors are
 // grpc-go's.
-func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, method string) (call.Selection, error) {
+func (c *Channel) choose(ctx context.Context, s *selector, to client.Selection, method string) (client.Selection, error) {
 	if !s.Known() {
 		to.Through = c.whole
 		return to, nil
@@ -44,7 +44,7 @@ func (c *Channel) choose(ctx context.Context, s *selector, to call.Selection, me
 		switch {
 		case !ok:
 			err = status.Convert(err).Err()
-		case call.IsControlPlaneOnly(st.Code()):
+		case client.IsControlPlaneOnly(st.Code()):
 			err = status.Errorf(codes.Internal, "config selector returned illegal status: %v", err)
 		}
 		return to, err

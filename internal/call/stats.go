@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// joinStats returns one handler that calls the given ones in order, or nil if there are none.
-func joinStats(all []stats.Handler) stats.Handler {
+// JoinStats returns one handler that calls the given ones in order, or nil if there are none.
+func JoinStats(all []stats.Handler) stats.Handler {
 	switch len(all) {
 	case 0:
 		return nil
@@ -49,121 +49,106 @@ func (hs statsHandlers) HandleConn(ctx context.Context, s stats.ConnStats) {
 	}
 }
 
-// callStats reports one call, or one attempt of a client's call, to a stats handler. A nil
-// *callStats reports nothing.
-type callStats struct {
-	handler stats.Handler
-	ctx     context.Context // tagged by handler
-	client  bool
-	begin   time.Time
+// Stats reports one call, or one attempt of a client's call, to a stats handler. A nil
+// *Stats reports nothing.
+type Stats struct {
+	Ctx      context.Context // tagged by the handler
+	Begin    time.Time
+	Encoding string // compressor of requests
+	Outcome  error  // on the server: the error of the status that was sent
+	SkipSent bool   // on the client: the next message was already reported
 
-	encoding  string // compressor of requests
-	outcome   error  // on the server: the error of the status that was sent
-	headerOut bool   // on the client: outHeader was reported
-	skipSent  bool   // on the client: the next message was already reported
+	handler   stats.Handler
+	client    bool
+	headerOut bool // on the client: OutHeader was reported
 }
 
-func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
+// NewStats returns the reports of a call with the context ctx, which h tags.
+func NewStats(ctx context.Context, h stats.Handler, client bool, tag *stats.RPCTagInfo) *Stats {
+	begin := time.Now()
+	return &Stats{Ctx: h.TagRPC(ctx, tag), Begin: begin, handler: h, client: client}
+}
 
-// prepare makes the size of m known before m is sent. The error is a *link.SendError.
-func (s *callStats) prepare(m *link.Message) error {
+// Report reports an event.
+func (s *Stats) Report(e stats.RPCStats) { s.handler.HandleRPC(s.Ctx, e) }
+
+// Prepare makes the size of m known before m is sent. The error is a *link.SendError.
+func (s *Stats) Prepare(m *link.Message) error {
 	if s == nil {
 		return nil
 	}
-	return makeSizeKnown(m)
+	return MakeSizeKnown(m)
 }
 
-// sent reports the message v, which was sent as m.
-func (s *callStats) sent(v any, m *link.Message) {
+// Sent reports the message v, which was sent as m.
+func (s *Stats) Sent(v any, m *link.Message) {
 	switch {
 	case s == nil:
-	case s.skipSent:
-		s.skipSent = false
+	case s.SkipSent:
+		s.SkipSent = false
 	default:
 		n, _ := m.Size() // not the size of v, which the user may have changed before it is sent again
-		s.report(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
+		s.Report(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 	}
 }
 
-// received reports a received message. n is the length of its encoding in bytes, 0 if it was not
+// Received reports a received message. n is the length of its encoding in bytes, 0 if it was not
 // encoded.
-func (s *callStats) received(v any, c link.Codec, n int) {
+func (s *Stats) Received(v any, c link.Codec, n int) {
 	if s != nil {
 		if n == 0 {
-			m := messageOf(v, c)
+			m := MessageOf(v, c)
 			n, _ = m.Size()
 		}
-		s.report(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
+		s.Report(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
 	}
 }
 
-// reportEnd reports the end of the call or attempt.
-func (s *callStats) reportEnd(err error, trailer metadata.MD) {
+// End reports the end of the call or attempt.
+func (s *Stats) End(err error, trailer metadata.MD) {
 	if s != nil {
-		s.report(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
+		s.Report(&stats.End{Client: s.client, BeginTime: s.Begin, EndTime: time.Now(), Trailer: trailer, Error: err})
 	}
 }
 
-// startStats reports an incoming call to the server's stats handler.
-func (c *serverCall) startStats(h stats.Handler) {
-	ctx := h.TagRPC(c.context(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
-	c.derive(ctx)
-	p := c.conn.peer
-	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
-	c.stats.report(&stats.InHeader{
-		FullMethod:  c.open.Method,
-		RemoteAddr:  p.Addr,
-		LocalAddr:   p.LocalAddr,
-		Compression: c.open.Encoding,
-		Header:      c.incomingMetadata().Copy(),
-	})
-}
-
-// beginStats reports that the call has a handler.
-func (c *serverCall) beginStats() {
-	if s := c.stats; s != nil {
-		s.report(&stats.Begin{BeginTime: s.begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
-	}
-}
-
-// header reports the header that a server sent. A nil md means that none was sent.
-func (s *callStats) header(md metadata.MD) {
+// Header reports the header that a server sent. A nil md means that none was sent.
+func (s *Stats) Header(md metadata.MD) {
 	if s != nil && md != nil {
 		own := md.Copy()
 		delete(own, link.EncodingKey)
-		s.report(&stats.OutHeader{Header: own, Compression: replyEncoding(md, s.encoding)})
+		s.Report(&stats.OutHeader{Header: own, Compression: ReplyEncoding(md, s.Encoding)})
 	}
 }
 
-// trailer reports the trailer that a server sent.
-func (s *callStats) trailer(md metadata.MD) {
+// Trailer reports the trailer that a server sent.
+func (s *Stats) Trailer(md metadata.MD) {
 	if s != nil {
-		s.report(&stats.OutTrailer{Trailer: md.Copy()})
+		s.Report(&stats.OutTrailer{Trailer: md.Copy()})
 	}
 }
 
-// outHeader reports that the request's header was sent. It does so once, even if a unary call is
+// OutHeader reports that the request's header was sent. It does so once, even if a unary call is
 // made again as a stream.
-func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
+func (s *Stats) OutHeader(o *link.CallHeader, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
-		s.encoding = o.Encoding
-		s.report(&stats.OutHeader{
+		s.Encoding = o.Encoding
+		s.Report(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
 			RemoteAddr:  p.Addr,
 			LocalAddr:   p.LocalAddr,
 			Compression: o.Encoding,
-			Header:      s.outgoing(o.UserAgent),
+			Header:      s.sentHeader(o.UserAgent),
 			Authority:   o.Authority,
 		})
 	}
 }
 
-// outgoing returns the request's header as grpc-go reports it: the context's outgoing
+// sentHeader returns the request's header as grpc-go reports it: the context's outgoing
 // metadata and the user agent.
-func (s *callStats) outgoing(userAgent string) metadata.MD {
-	md, _ := metadata.FromOutgoingContext(s.ctx)
+func (s *Stats) sentHeader(userAgent string) metadata.MD {
+	md, _ := metadata.FromOutgoingContext(s.Ctx)
 	if md == nil {
 		md = make(metadata.MD, 1)
 	}
@@ -171,16 +156,16 @@ func (s *callStats) outgoing(userAgent string) metadata.MD {
 	return md
 }
 
-// inHeader reports the response's header.
-func (s *callStats) inHeader(md metadata.MD, subtype string) {
+// InHeader reports the response's header.
+func (s *Stats) InHeader(md metadata.MD, subtype string) {
 	if s != nil {
-		s.report(&stats.InHeader{Client: true, Compression: replyEncoding(md, s.encoding), Header: fullHeader(md, subtype)})
+		s.Report(&stats.InHeader{Client: true, Compression: ReplyEncoding(md, s.Encoding), Header: FullHeader(md, subtype)})
 	}
 }
 
-// inTrailer reports the response's trailer.
-func (s *callStats) inTrailer(md metadata.MD) {
+// InTrailer reports the response's trailer.
+func (s *Stats) InTrailer(md metadata.MD) {
 	if s != nil {
-		s.report(&stats.InTrailer{Client: true, Trailer: md.Copy()})
+		s.Report(&stats.InTrailer{Client: true, Trailer: md.Copy()})
 	}
 }

@@ -5,35 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// TestDetailsOfAnotherCodeAreNamed, in a text that is not longer than they are.
-func TestDetailsOfAnotherCodeAreNamed(t *testing.T) {
-	for _, n := range []int{1, maxDetailsText} {
-		p := status.New(codes.Aborted, "no").Proto()
-		for range n {
-			p.Details = append(p.Details, new(anypb.Any))
-		}
-		details, err := proto.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		st := statusWith(status.New(codes.NotFound, "yes"), metadata.MD{detailsKey: {string(details)}})
-		if got := st.Message(); st.Code() != codes.Internal || !strings.Contains(got, "mismatch: grpc-status=NotFound") || len(got) > 200 {
-			t.Errorf("%d details: %v, %.300s", n, st.Code(), got)
-		}
-	}
-}
 
 func TestTheErrorOfAContext(t *testing.T) {
 	for name, c := range map[string]struct{ err, want error }{
@@ -46,11 +24,11 @@ func TestTheErrorOfAContext(t *testing.T) {
 		"none":               {nil, context.Canceled},
 		"deadline as reason": {link.Unprocessed{Err: context.DeadlineExceeded}, context.DeadlineExceeded},
 	} {
-		if got := contextError(c.err); got != c.want {
+		if got := EndOfContext(c.err); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 		want := status.FromContextError(c.want)
-		if got := status.Convert(contextStatus(c.err)); got.Code() != want.Code() || got.Message() != want.Message() {
+		if got := status.Convert(ContextStatus(c.err)); got.Code() != want.Code() || got.Message() != want.Message() {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
@@ -70,8 +48,8 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"cancelled":             {context.Canceled, codes.Canceled, "context canceled"},
 		"deadline":              {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "context deadline exceeded"},
 		"status":                {status.Error(codes.NotFound, "no"), codes.NotFound, "no"},
-		"stopped":               {errStopped, codes.Unavailable, "the server was stopped"},
-		"refused":               {refused("no %s", "more"), codes.Unavailable, "no more"},
+		"stopped":               {errors.New("the server was stopped"), codes.Unavailable, "the server was stopped"},
+		"refused":               {link.Unprocessed{Err: errors.New("no more")}, codes.Unavailable, "no more"},
 		"a broken session":      {errors.New("the peer hung up"), codes.Unavailable, "the peer hung up"},
 		"unprocessed":           {link.Unprocessed{Err: errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
 		"unprocessed, closed":   {link.Unprocessed{Err: status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
@@ -80,37 +58,13 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"a limit":               {fmt.Errorf("too long: %w", link.ErrExhausted), codes.ResourceExhausted, "too long: a limit was reached"},
 		"broken rules":          {fmt.Errorf("no: %w", link.ErrBroken), codes.Internal, "no: the rules of the call were broken"},
 	} {
-		got := linkStatus(c.err)
+		got := LinkStatus(c.err)
 		st, ok := status.FromError(got)
 		if !ok || st.Code() != c.code || c.text != "" && st.Message() != c.text {
 			t.Errorf("%s: %v (a status: %v), want %v %q", name, got, ok, c.code, c.text)
 		}
 	}
-	if err := linkStatus(nil); err != nil {
+	if err := LinkStatus(nil); err != nil {
 		t.Errorf("of no error: %v", err)
-	}
-}
-
-// The text of an error that a user sees has one status, not a status within another.
-func TestARefusedCallHasOneStatus(t *testing.T) {
-	for _, err := range []error{refused("the server was stopped"), errStopped} {
-		here := linkStatus(err)
-		for _, got := range []error{here, linkStatus(link.Unprocessed{Err: errors.New(err.Error())})} { // in process, and from another
-			if st := status.Convert(got); st.Code() != codes.Unavailable || st.Message() != "the server was stopped" {
-				t.Errorf("got %v with %q", st.Code(), st.Message())
-			}
-		}
-	}
-}
-
-func TestWhatWasNotProcessedSaysSo(t *testing.T) {
-	no := status.Error(codes.Unavailable, "no")
-	for name, err := range map[string]error{"refused": refused("no"), "unprocessed": link.Unprocessed{Err: no}} {
-		if !errors.Is(err, link.ErrUnprocessed) {
-			t.Errorf("%s: nobody would try again", name)
-		}
-	}
-	if !errors.Is(link.Unprocessed{Err: no}, no) {
-		t.Error("the cause is lost")
 	}
 }

@@ -68,11 +68,6 @@ type Session interface {
 
 // An Acceptor handles the calls that the peer of a session makes.
 type Acceptor interface {
-	// HandleUnary is called for each unary call. It may run the handler on the
-	// calling goroutine, before it returns, only if inline is set. If the caller
-	// must use NewStream, HandleUnary does nothing and returns ErrNoCall.
-	HandleUnary(c *UnaryCall, inline bool) error
-
 	// HandleStream is called for each stream. Without Caps.Parallel one goroutine at a time calls
 	// it. It returns at once, or when there is room for the stream. An error refuses the stream.
 	// The acceptor must not use a stream that it has refused.
@@ -102,7 +97,7 @@ type Terms struct {
 	// says that it writes to no bytes that come from users' codecs.
 	Share, ShareBytes bool
 
-	// Admit is called before each HandleUnary and HandleStream, and waits until the call may
+	// Admit is called before each call is handled, and waits until the call may
 	// run. It may be nil. It returns the context's error, or an error that refuses the call.
 	Admit func(context.Context) error
 }
@@ -216,6 +211,25 @@ type CallHeader struct {
 	Caller context.Context
 }
 
+// A UnaryCall is a unary call that a caller makes with Session.Invoke. The caller sets the first
+// group of fields before. The second group is valid once Session.Invoke has returned nil.
+type UnaryCall struct {
+	CallHeader
+
+	Codec   Codec // the caller's, for request and reply
+	Request any   // a live message, or an encoded *Message if Codec cannot copy without encoding
+	Reply   any   // destination of the reply
+	Limit   int   // the largest reply the caller accepts, in bytes
+
+	Header     metadata.MD // nil if none was sent
+	End                    // how the call ended
+	ReplyError error       // the error of Message.DecodeInto if a reply could not be put in Reply
+	Replied    bool        // a reply arrived; Reply holds it if ReplyError is nil
+	ReplySize  int         // of the reply's encoding, in bytes; 0 without a reply
+
+	Shared any // what [Caps.NewCall] has allocated with the call for its session
+}
+
 // Packed is metadata in encoded form. A map can take thirty times as much memory, so the map is
 // made only when it is needed.
 type Packed interface {
@@ -288,6 +302,10 @@ type Caps struct {
 
 	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
 	OneShot bool
+
+	// NewCall returns a new call for Session.Invoke. It may be nil: then the session takes any
+	// UnaryCall, and the caller may use that again for another call.
+	NewCall func() *UnaryCall
 
 	// Parallel says that the session calls Acceptor.HandleStream from a goroutine for each
 	// stream, which may wait there. Otherwise one goroutine reads all of the session.

@@ -208,15 +208,6 @@ func (m *Message) Freeze() (Message, error) {
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
 }
 
-// freeze is Freeze with the result on the heap.
-func (m *Message) freeze() (*Message, error) {
-	frozen, err := m.Freeze()
-	if err != nil {
-		return nil, err
-	}
-	return &frozen, nil
-}
-
 // held takes another reference to m's bytes, and returns m, which must not be live.
 func (m *Message) held() Message {
 	if data, ok := m.value.(mem.BufferSlice); ok {

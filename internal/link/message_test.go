@@ -320,3 +320,5 @@ type counting struct{ puts int }
 
 func (c *counting) Get(n int) *[]byte { b := make([]byte, n); return &b }
 func (c *counting) Put(*[]byte)       { c.puts++ }
+
+func sink(dst any) link.Sink { return link.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }

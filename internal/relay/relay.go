@@ -28,9 +28,6 @@ type Acceptor struct {
 	Go func(func())
 }
 
-// HandleUnary implements [link.Acceptor]. Unary calls are passed on as streams.
-func (*Acceptor) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
-
 // Closed implements [link.Acceptor].
 func (*Acceptor) Closed(error) {}
 

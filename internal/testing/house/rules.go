@@ -42,11 +42,15 @@ var Imports = []Rule{
 	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/encoded", "internal/lifecycle", "internal/link", "internal/mux/waits", "internal/options", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/grpcinside", "internal/link"}},
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
+	// What both sides of a call share. Neither side imports the other.
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/grpcinside", "internal/link", "internal/wait"}},
+	{Pkg: "internal/call/client", May: []string{"internal/call", "internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
+	// A unary call in process is one object of both sides, which inproc has.
+	{Pkg: "internal/call/server", May: []string{"internal/call", "internal/codec", "internal/grpcinside", "internal/link", "internal/options", "internal/transport/inproc", "internal/wait"}},
 
 	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
-	{Pkg: "internal/balance", May: []string{"internal/call", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/call/client", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/relay", May: []string{"internal/link"}},

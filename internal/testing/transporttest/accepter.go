@@ -5,9 +5,6 @@ import "github.com/nearcall/nearcall/internal/link"
 // An Accepter is a [link.Acceptor] that sends the streams it accepts to the channel.
 type Accepter chan link.Stream
 
-// HandleUnary implements [link.Acceptor]. It rejects the call: tests must open streams.
-func (Accepter) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
-
 // Closed implements [link.Acceptor].
 func (Accepter) Closed(error) {}
 

@@ -21,7 +21,9 @@ type acceptor struct {
 	terms   link.Terms
 }
 
-func (a *acceptor) HandleUnary(c *link.UnaryCall, _ bool) error {
+func (a *acceptor) NewCall() *Call { return new(Call) }
+
+func (a *acceptor) HandleUnary(c *Call) error {
 	if a.refuse != nil {
 		return a.refuse
 	}

@@ -36,6 +36,7 @@ type session struct {
 // once, before the first call; acceptor is nil if the callee takes no calls.
 type direction struct {
 	acceptor link.Acceptor
+	unary    UnaryAcceptor // the acceptor; nil if unary calls are made as streams
 	terms    link.Terms
 	window   int           // how far the callee may send ahead of the caller on a stream, in bytes
 	calls    atomic.Int64  // that run
@@ -48,6 +49,19 @@ type end struct {
 	out, in *direction
 	peer    link.Peer
 	counted counters.Session
+}
+
+// A UnaryAcceptor is a [link.Acceptor] that takes unary calls whole. Others get them as streams.
+type UnaryAcceptor interface {
+	link.Acceptor
+
+	// NewCall returns a new call, which may be allocated together with the callee's state.
+	NewCall() *Call
+
+	// HandleUnary is called for each unary call, which NewCall has made. It may run the handler on
+	// the calling goroutine, before it returns. If the caller must use
+	// NewStream, HandleUnary does nothing and returns link.ErrNoCall.
+	HandleUnary(c *Call) error
 }
 
 // Options set up a session.
@@ -78,7 +92,8 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
 	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}
 	for _, e := range []*end{&s.client, &s.server} {
-		e.peer.OneShot, e.peer.Local, e.peer.Path = true, true, counters.InProcess
+		e.peer.OneShot, e.peer.NewCall = false, nil // until there is an acceptor
+		e.peer.Local, e.peer.Path = true, counters.InProcess
 	}
 	a := accept(&s.server)
 	if a == nil {
@@ -106,6 +121,10 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 func (d *direction) acceptLocked(a link.Acceptor, callee *link.Peer) {
 	d.acceptor, d.terms = a, a.Terms()
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
+	if u, ok := a.(UnaryAcceptor); ok {
+		d.unary = u
+		callee.OneShot, callee.NewCall = true, func() *link.UnaryCall { return u.NewCall().caller() }
+	}
 }
 
 // stopLocked makes d take no more calls.
@@ -154,14 +173,18 @@ func (e *end) begin(ctx context.Context) error {
 	return nil
 }
 
-func (e *end) Invoke(ctx context.Context, c *link.UnaryCall) error {
+func (e *end) Invoke(ctx context.Context, u *link.UnaryCall) error {
+	c, ok := u.Shared.(*Call)
+	if !ok {
+		return link.ErrNoCall
+	}
 	if err := e.begin(ctx); err != nil {
 		return err
 	}
 	e.out.calls.Add(1)
 	defer e.out.end(e.session)
 	c.Caller = ctx
-	if err := e.out.acceptor.HandleUnary(c, true); err != nil {
+	if err := e.out.unary.HandleUnary(c); err != nil {
 		return err
 	}
 	return c.Wait(&e.session.parkers)

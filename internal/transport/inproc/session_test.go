@@ -94,7 +94,7 @@ func TestDrainEndsNothing(t *testing.T) {
 
 func TestRefusalsReachTheCaller(t *testing.T) {
 	s := connect(t, &acceptor{refuse: errTest})
-	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != errTest {
+	if err := s.Invoke(t.Context(), s.Peer().NewCall()); err != errTest {
 		t.Errorf("Call returns %v", err)
 	}
 	if stream, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != errTest || stream != nil {
@@ -110,7 +110,7 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 		return refusal
 	}}}
 	s := connect(t, a)
-	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != nil {
+	if err := s.Invoke(t.Context(), s.Peer().NewCall()); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
@@ -123,7 +123,7 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 		t.Errorf("the caller's window is %d bytes", up.window)
 	}
 	refusal = context.Canceled
-	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != context.Canceled {
+	if err := s.Invoke(t.Context(), s.Peer().NewCall()); err != context.Canceled {
 		t.Errorf("Call returns %v", err)
 	}
 	if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != context.Canceled || len(a.streams) != 1 {
@@ -135,7 +135,7 @@ func TestPeerIsLocalAndPrivate(t *testing.T) {
 	a := &acceptor{}
 	s := connect(t, a)
 	for _, p := range []*link.Peer{s.Peer(), a.session.Peer()} {
-		if !p.Local || !p.OneShot || p.Addr.String() != "orders" || p.AuthInfo.AuthType() != "local" {
+		if !p.Local || p.OneShot != (p == s.Peer()) || p.Addr.String() != "orders" || p.AuthInfo.AuthType() != "local" {
 			t.Errorf("the peer is %+v", p)
 		}
 		if err := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity); err != nil {
@@ -147,7 +147,9 @@ func TestPeerIsLocalAndPrivate(t *testing.T) {
 func TestAServerCannotCallAClientThatTakesNoCalls(t *testing.T) {
 	a := &acceptor{}
 	connect(t, a)
-	says(t, a.session.Invoke(t.Context(), &link.UnaryCall{}), "takes no calls")
+	if err := a.session.Invoke(t.Context(), new(link.UnaryCall)); err != link.ErrNoCall {
+		t.Errorf("Invoke returns %v", err)
+	}
 	_, err := a.session.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 	says(t, err, "takes no calls")
 }

@@ -1,0 +1,331 @@
+package client
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Retries. A unary call is first tried with Session.Invoke, if the session supports that. Its
+// further attempts are streams of one message each way, so that unary calls and streams are
+// retried by the same code. There are two kinds of retries:
+//
+// A transparent retry: no handler has seen the call, and the user does not learn of the retry. As
+// in grpc-go, a call of which nothing was sent is retried for as long as there are other sessions.
+// So a server that drains its connections one after the other loses no call: they refuse it before
+// it is sent. The code that connects limits how fast sessions follow each other. A call that
+// the peer has refused is retried once, after the first attempt only. Otherwise a peer that refuses
+// each call, and ends each connection, could make the client connect without a limit or a pause.
+//
+// A retry by policy: the attempt failed without a header, and the service config
+// has a retryPolicy that allows another. See retry.go.
+//
+// Invariants:
+//
+//   - A call is committed once it has received a header or a message, has failed without a retry,
+//     has sent more than the replay limit, or is finished, or once the user has asked for its
+//     context or trailer. A committed call stays committed, and its attempt is not replaced.
+//   - The goroutine that replaces the attempt holds retryMu and sets retrying,
+//     including during the backoff. While retrying is set, only this goroutine may set the field
+//     current or finish the call. Other goroutines that want to finish the call set giveUpReason.
+//   - The trailer is that of the current attempt until another attempt is opened.
+//   - replayBuffer holds exactly what the user has sent. A send counts if its attempt is still
+//     current when the send returns, and is not being replaced. Otherwise the send is repeated on
+//     the next attempt.
+//   - A call whose attempt failed is retried by the user's next operation on it. Until that
+//     operation only the end of its context or the closing of its client ends the call, as in
+//     grpc-go.
+//   - Calls in process without a retryPolicy are committed from the beginning: only NewStream can
+//     refuse them. They keep nothing for replay.
+
+// An attemptKind says why an attempt is made.
+type attemptKind uint8
+
+const (
+	firstAttempt attemptKind = iota
+	transparentRetry
+	policyRetry
+)
+
+// An attempt is one try of a call. Each has a stream, except the first try of a unary call.
+type attempt struct {
+	call    *clientStream // nil before there is a stream
+	kind    attemptKind
+	ctx     context.Context  // tagged by stats handlers; nil before the attempt has begun
+	md      metadata.MD      // the user's, with the additions of stats handlers
+	stats   *call.Stats      // nil without a stats handler
+	session link.Session     // nil before one is picked
+	peer    *link.Peer       // the session's
+	header  *link.CallHeader // nil before it is sent
+	stream  link.Stream
+
+	// The picker's settings for the attempt.
+	host      string                  // replaces the target's authority; "" for none
+	authority string                  // replaces both, if the server can prove it; "" for none
+	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
+
+	// Guarded by call.mu.
+	abortReason  error // why the stream was aborted; nil if it was not
+	retryPending bool  // the stream was aborted, and the next operation retries the call
+	ended        bool  // its end was reported to stats handlers
+	answered     bool  // something was received
+}
+
+// isUnprocessed reports whether err says that no handler has seen the call.
+func isUnprocessed(err error) bool { return errors.Is(err, link.ErrUnprocessed) }
+
+// unsent reports whether err says that nothing of a call was sent, and that another session may
+// accept it. It is false if the session still takes calls: retries would pick the same session
+// for ever. In process the caller keeps a request until a handler takes it.
+func unsent(session link.Session, err error) bool {
+	u, ok := errors.AsType[link.Unprocessed](err)
+	return ok && (u.Unsent || session.Peer().Local && link.IsClosed(session.Done()))
+}
+
+// beginAttempt sets the context, the metadata and the stats of a, and reports the start of a to
+// the client's stats handler. The error is a status error. If the start was reported, the error
+// was reported as well.
+func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) error {
+	a.ctx, a.md = ctx, ci.md
+	if a.kind != firstAttempt {
+		if err := wait.Err(ctx); err != nil {
+			return startStatus(err)
+		}
+	}
+	h := c.stats
+	if h == nil {
+		return nil
+	}
+	s := call.NewStats(ctx, h, true, &stats.RPCTagInfo{FullMethodName: ci.method, FailFast: !ci.waitForReady, NameResolutionDelay: ci.delayed})
+	s.Report(&stats.Begin{
+		Client:         true,
+		BeginTime:      s.Begin,
+		FailFast:       !ci.waitForReady,
+		IsClientStream: ci.desc.ClientStreams,
+		IsServerStream: ci.desc.ServerStreams,
+
+		IsTransparentRetryAttempt: a.kind == transparentRetry,
+	})
+	md, err := outgoing(s.Ctx)
+	if err != nil {
+		s.End(err, nil)
+		return err
+	}
+	a.ctx, a.md, a.stats = s.Ctx, md, s
+	return nil
+}
+
+// openAttempt opens a's stream. It retries refusals and failures as the rules allow, and reports
+// each retry to stats handlers as another attempt. When it returns, the end of each failed
+// attempt was reported as well. The error is a status error.
+func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo) error {
+	for {
+		if a.ctx == nil {
+			if err := s.client.beginAttempt(ctx, a, info); err != nil {
+				return err
+			}
+		}
+		transparent, err := s.tryOpenAttempt(ctx, a, info)
+		if err == nil {
+			return nil
+		}
+		_, dropped := errors.AsType[call.Final](err)
+		err = call.LinkStatus(err)
+		a.reportEnd(err, nil, false)
+		if dropped {
+			return err
+		}
+		kind, err := s.client.nextAttempt(ctx, info.retry, transparent, err, nil)
+		if err != nil {
+			return err
+		}
+		*a = attempt{call: s, kind: kind}
+	}
+}
+
+// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal after
+// which the call can be retried transparently.
+func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
+	c := s.client
+	if a.session == nil {
+		if err = a.pickSession(c, info); err != nil {
+			return false, err
+		}
+	}
+	a.peer = a.session.Peer()
+	header := a.header
+	a.header = nil
+	if header == nil {
+		header = new(link.CallHeader)
+		if err := c.fillHeader(header, a, info); err != nil {
+			return false, err
+		}
+	}
+	var cancel context.CancelFunc
+	a.ctx, cancel = a.withTimer(header.Deadline)
+	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
+		cancel()
+		return unsent(a.session, err), err
+	}
+	s.onFinish(cancel)
+	if w := wait.WaiterOf(ctx); w != nil {
+		a.stream.SetWaiter(w)
+	}
+	a.header = header
+	a.reportHeader()
+	return false, nil
+}
+
+// reportHeader reports to stats handlers that the header was sent. If one panics, nobody else knows
+// of the stream, so reportHeader ends it.
+func (a *attempt) reportHeader() {
+	if a.stats == nil {
+		return
+	}
+	reported := false
+	defer func() {
+		if !reported {
+			a.stream.Abort(context.Canceled)
+		}
+	}()
+	a.stats.OutHeader(a.header, a.peer)
+	reported = true
+}
+
+// watchContext aborts the call when the context of a ends.
+func (s *clientStream) watchContext(a *attempt) {
+	if a.ctx.Done() == nil {
+		return
+	}
+	stop := wait.AfterFunc(a.ctx, func() {
+		s.mu.Lock()
+		replaced := s.current != a
+		s.mu.Unlock()
+		if !replaced {
+			s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))
+		}
+	})
+	s.onFinish(func() { stop() })
+}
+
+// currentAttempt returns the current attempt, and whether the call may still be
+// retried. It waits for a retry that is in progress.
+func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
+	s.lockUnlessRetrying()
+	defer s.mu.Unlock()
+	return s.current, !s.committed
+}
+
+// lockUnlessRetrying locks mu. If a retry is in progress, it first waits for that retry.
+func (s *clientStream) lockUnlessRetrying() {
+	s.mu.Lock()
+	if s.retrying {
+		s.mu.Unlock()
+		s.retryMu.Lock(s.waiter)
+		s.mu.Lock()
+		s.retryMu.Unlock()
+	}
+}
+
+// abortCall ends the call for reason because its context has ended or its client was closed.
+func (s *clientStream) abortCall(reason error) {
+	s.mu.Lock()
+	if s.finished {
+		s.mu.Unlock()
+		return
+	}
+	if s.giveUpReason == nil {
+		s.giveUpReason = reason
+	}
+	reason = s.giveUpReason
+	a, unheard := s.current, s.current.retryPending || s.retrying
+	s.mu.Unlock()
+	a.stream.Abort(reason)
+	if unheard { // the stream was aborted before, so Abort has no effect
+		s.finish(call.LinkStatus(reason))
+	}
+}
+
+// onTransportAbort is called when a's stream was aborted, by abortCall or because the session
+// ended. It finishes a call that cannot be retried, even if no goroutine receives.
+func (a *attempt) onTransportAbort(reason error) {
+	s := a.call
+	s.mu.Lock()
+	a.abortReason = reason
+	if s.current == a && !s.retrying {
+		a.retryPending = s.retryableLocked(failure{reason: reason})
+	}
+	over := s.current == a && !s.retrying && !a.retryPending
+	if over {
+		s.commitLocked() // now: if the session ends before finish, the call would become retryable
+	}
+	if isUnprocessed(reason) && s.giveUpReason != nil {
+		reason = s.giveUpReason
+	}
+	s.mu.Unlock()
+	if over {
+		s.finishAborted(reason)
+	}
+}
+
+// finishAborted finishes the call, whose stream was aborted for reason. If the header has arrived,
+// finishAborted receives it first.
+func (s *clientStream) finishAborted(reason error) {
+	s.tryReceive(func() {
+		s.mu.Lock()
+		known := s.headerKnown
+		s.mu.Unlock()
+		if !known && s.end == nil && s.recvErr == nil {
+			_, _ = s.receiveFrameLocked(link.Sink{}) // does not wait: the stream is aborted
+		}
+	})
+	s.finish(call.LinkStatus(reason))
+}
+
+// pickSession picks a session for the attempt.
+func (a *attempt) pickSession(c *Client, ci *callInfo) (err error) {
+	if c.cfg.Balancer == nil {
+		a.session, err = c.cfg.Sessions.Pick(a.ctx, ci.waitForReady)
+		return err
+	}
+	p, err := c.cfg.Balancer.Pick(a.ctx, ci.method, ci.waitForReady)
+	if err != nil {
+		return err
+	}
+	a.session, a.done, a.host = p.Session, p.Done, p.Authority
+	if p.Waited && a.stats != nil {
+		a.stats.Report(&stats.DelayedPickComplete{})
+	}
+	if len(p.Metadata) > 0 {
+		a.md, err = withPicked(a.md, p.Metadata)
+		if own := p.Metadata[":authority"]; len(own) > 0 && ci.authority == "" {
+			a.authority = own[0]
+		}
+	}
+	return err
+}
+
+// withPicked returns md with the metadata of a picker, by the rules for a user's.
+func withPicked(md, picked metadata.MD) (metadata.MD, error) {
+	if err := call.Validate(picked); err != nil {
+		return nil, err
+	}
+	return call.Join(md.Copy(), picked), nil
+}
+
+// reportEnd reports the end of the attempt to the picker and to stats handlers. answered says that
+// something has arrived from the server.
+func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
+	if done := a.done; done != nil {
+		a.done = nil
+		done(balancer.DoneInfo{Err: err, Trailer: trailer, BytesSent: a.header != nil, BytesReceived: answered, ServerLoad: loadOf(trailer)})
+	}
+	a.stats.End(err, trailer)
+}

@@ -1,0 +1,126 @@
+package server
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/call/client"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// The service of the tests.
+type (
+	message  = callservice.Message
+	handlers = callservice.Handlers
+)
+
+const (
+	unaryMethod  = callservice.UnaryMethod
+	streamMethod = callservice.StreamMethod
+)
+
+var (
+	desc       = callservice.Desc
+	streamDesc = callservice.StreamDesc
+)
+
+// A bed is a test's server with a client in process.
+type bed struct {
+	*client.Client
+	server  *Server
+	session link.Session
+}
+
+// A clientSetup is what a test can change of a client.
+type clientSetup struct {
+	*options.Client
+	client.Config
+}
+
+// limited returns the options of a server whose connections from other processes run so many
+// handlers at most; 0 for no limit.
+func limited(handlers uint32) *options.Server {
+	o := options.NewServer(nil)
+	o.MaxStreams = handlers
+	return o
+}
+
+// start returns a bed with the handlers h. sc and cc, which may be nil, change the
+// configurations of the server and the client.
+func start(t testing.TB, h handlers, sc func(*options.Server), cc func(*clientSetup)) *bed {
+	t.Helper()
+	so := options.NewServer(nil)
+	if sc != nil {
+		sc(so)
+	}
+	b := &bed{server: New(so, Config{})}
+	b.server.Register(&desc, h, nil)
+	session, err := inproc.Connect("bed", inproc.Options{Config: &options.NewClient(nil).Connections}, b.server.Accept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.session = session
+	setup := clientSetup{options.NewClient(nil), client.Config{Sessions: always{session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}}
+	if cc != nil {
+		cc(&setup)
+	}
+	b.Client = client.New(setup.Client, setup.Config)
+	b.BeginSession(session)
+	t.Cleanup(func() {
+		_ = session.Close(status.Error(codes.Canceled, "the test is over"))
+		b.server.Stop()
+	})
+	return b
+}
+
+// call makes a unary call.
+func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, error) {
+	reply := new(message)
+	err := b.Invoke(ctx, unaryMethod, wrapperspb.Bytes([]byte("request")), reply, opts...)
+	return reply, err
+}
+
+// always is a Sessions with one session. Once that has ended, Pick fails.
+type always struct{ session link.Session }
+
+func (a always) Pick(context.Context, bool) (link.Session, error) {
+	if link.IsClosed(a.session.Done()) {
+		return nil, status.Error(codes.Unavailable, "no session")
+	}
+	return a.session, nil
+}
+
+// streamed is a session without a shortcut for unary calls, like most sessions with other
+// processes.
+type streamed struct{ link.Session }
+
+func (s streamed) Peer() *link.Peer {
+	p := *s.Session.Peer()
+	p.OneShot = false
+	return &p
+}
+
+func wantCode(t testing.TB, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+	}
+}
+
+// endless returns a call whose caller never leaves.
+func endless() *inproc.Call {
+	c := new(inproc.Call)
+	c.Caller = context.Background()
+	return c
+}
