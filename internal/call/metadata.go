@@ -1,6 +1,7 @@
 package call
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -126,4 +128,32 @@ func FullTrailer(end *link.End, header metadata.MD, subtype string) metadata.MD 
 		}
 	}
 	return full
+}
+
+// Outgoing returns a copy of ctx's Outgoing metadata for the wire: validated by grpc-go's rules,
+// and without the keys that gRPC reserves. The copy is nil if there is no metadata.
+func Outgoing(ctx context.Context) (metadata.MD, error) {
+	md, added := grpcinside.Outgoing(ctx)
+	n := len(md)
+	for _, kv := range added {
+		n += len(kv) / 2
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	if err := Validate(md); err != nil {
+		return nil, err
+	}
+	out := Join(make(metadata.MD, n), md)
+	for _, kv := range added {
+		for i := 0; i+1 < len(kv); i += 2 {
+			if err := ValidatePair(kv[i], kv[i+1]); err != nil {
+				return nil, status.Error(codes.Internal, err.Error())
+			}
+			if !Reserved(kv[i]) {
+				out[kv[i]] = append(out[kv[i]], kv[i+1])
+			}
+		}
+	}
+	return out, nil
 }

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/metadata"
@@ -45,18 +47,8 @@ import (
 //   - Calls in process without a retryPolicy are committed from the beginning: only NewStream can
 //     refuse them. They keep nothing for replay.
 
-// An attemptKind says why an attempt is made.
-type attemptKind uint8
-
-const (
-	firstAttempt attemptKind = iota
-	transparentRetry
-	policyRetry
-)
-
 // An attempt is one try of a call. Each has a stream, except the first try of a unary call.
 type attempt struct {
-	call    *clientStream // nil before there is a stream
 	kind    attemptKind
 	ctx     context.Context  // tagged by stats handlers; nil before the attempt has begun
 	md      metadata.MD      // the user's, with the additions of stats handlers
@@ -71,7 +63,7 @@ type attempt struct {
 	authority string                  // replaces both, if the server can prove it; "" for none
 	done      func(balancer.DoneInfo) // nil for none, and after the end was reported
 
-	// Guarded by call.mu.
+	// Guarded by the stream's mu.
 	abortReason  error // why the stream was aborted; nil if it was not
 	retryPending bool  // the stream was aborted, and the next operation retries the call
 	ended        bool  // its end was reported to stats handlers
@@ -113,74 +105,13 @@ func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) err
 
 		IsTransparentRetryAttempt: a.kind == transparentRetry,
 	})
-	md, err := outgoing(s.Ctx)
+	md, err := call.Outgoing(s.Ctx)
 	if err != nil {
 		s.End(err, nil)
 		return err
 	}
 	a.ctx, a.md, a.stats = s.Ctx, md, s
 	return nil
-}
-
-// openAttempt opens a's stream. It retries refusals and failures as the rules allow, and reports
-// each retry to stats handlers as another attempt. When it returns, the end of each failed
-// attempt was reported as well. The error is a status error.
-func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo) error {
-	for {
-		if a.ctx == nil {
-			if err := s.client.beginAttempt(ctx, a, info); err != nil {
-				return err
-			}
-		}
-		transparent, err := s.tryOpenAttempt(ctx, a, info)
-		if err == nil {
-			return nil
-		}
-		_, dropped := errors.AsType[call.Final](err)
-		err = call.LinkStatus(err)
-		a.reportEnd(err, nil, false)
-		if dropped {
-			return err
-		}
-		kind, err := s.client.nextAttempt(ctx, info.retry, transparent, err, nil)
-		if err != nil {
-			return err
-		}
-		*a = attempt{call: s, kind: kind}
-	}
-}
-
-// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal after
-// which the call can be retried transparently.
-func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
-	c := s.client
-	if a.session == nil {
-		if err = a.pickSession(c, info); err != nil {
-			return false, err
-		}
-	}
-	a.peer = a.session.Peer()
-	header := a.header
-	a.header = nil
-	if header == nil {
-		header = new(link.CallHeader)
-		if err := c.fillHeader(header, a, info); err != nil {
-			return false, err
-		}
-	}
-	var cancel context.CancelFunc
-	a.ctx, cancel = a.withTimer(header.Deadline)
-	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
-		cancel()
-		return unsent(a.session, err), err
-	}
-	s.onFinish(cancel)
-	if w := wait.WaiterOf(ctx); w != nil {
-		a.stream.SetWaiter(w)
-	}
-	a.header = header
-	a.reportHeader()
-	return false, nil
 }
 
 // reportHeader reports to stats handlers that the header was sent. If one panics, nobody else knows
@@ -197,96 +128,6 @@ func (a *attempt) reportHeader() {
 	}()
 	a.stats.OutHeader(a.header, a.peer)
 	reported = true
-}
-
-// watchContext aborts the call when the context of a ends.
-func (s *clientStream) watchContext(a *attempt) {
-	if a.ctx.Done() == nil {
-		return
-	}
-	stop := wait.AfterFunc(a.ctx, func() {
-		s.mu.Lock()
-		replaced := s.current != a
-		s.mu.Unlock()
-		if !replaced {
-			s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))
-		}
-	})
-	s.onFinish(func() { stop() })
-}
-
-// currentAttempt returns the current attempt, and whether the call may still be
-// retried. It waits for a retry that is in progress.
-func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
-	s.lockUnlessRetrying()
-	defer s.mu.Unlock()
-	return s.current, !s.committed
-}
-
-// lockUnlessRetrying locks mu. If a retry is in progress, it first waits for that retry.
-func (s *clientStream) lockUnlessRetrying() {
-	s.mu.Lock()
-	if s.retrying {
-		s.mu.Unlock()
-		s.retryMu.Lock(s.waiter)
-		s.mu.Lock()
-		s.retryMu.Unlock()
-	}
-}
-
-// abortCall ends the call for reason because its context has ended or its client was closed.
-func (s *clientStream) abortCall(reason error) {
-	s.mu.Lock()
-	if s.finished {
-		s.mu.Unlock()
-		return
-	}
-	if s.giveUpReason == nil {
-		s.giveUpReason = reason
-	}
-	reason = s.giveUpReason
-	a, unheard := s.current, s.current.retryPending || s.retrying
-	s.mu.Unlock()
-	a.stream.Abort(reason)
-	if unheard { // the stream was aborted before, so Abort has no effect
-		s.finish(call.LinkStatus(reason))
-	}
-}
-
-// onTransportAbort is called when a's stream was aborted, by abortCall or because the session
-// ended. It finishes a call that cannot be retried, even if no goroutine receives.
-func (a *attempt) onTransportAbort(reason error) {
-	s := a.call
-	s.mu.Lock()
-	a.abortReason = reason
-	if s.current == a && !s.retrying {
-		a.retryPending = s.retryableLocked(failure{reason: reason})
-	}
-	over := s.current == a && !s.retrying && !a.retryPending
-	if over {
-		s.commitLocked() // now: if the session ends before finish, the call would become retryable
-	}
-	if isUnprocessed(reason) && s.giveUpReason != nil {
-		reason = s.giveUpReason
-	}
-	s.mu.Unlock()
-	if over {
-		s.finishAborted(reason)
-	}
-}
-
-// finishAborted finishes the call, whose stream was aborted for reason. If the header has arrived,
-// finishAborted receives it first.
-func (s *clientStream) finishAborted(reason error) {
-	s.tryReceive(func() {
-		s.mu.Lock()
-		known := s.headerKnown
-		s.mu.Unlock()
-		if !known && s.end == nil && s.recvErr == nil {
-			_, _ = s.receiveFrameLocked(link.Sink{}) // does not wait: the stream is aborted
-		}
-	})
-	s.finish(call.LinkStatus(reason))
 }
 
 // pickSession picks a session for the attempt.
@@ -328,4 +169,48 @@ func (a *attempt) reportEnd(err error, trailer metadata.MD, answered bool) {
 		done(balancer.DoneInfo{Err: err, Trailer: trailer, BytesSent: a.header != nil, BytesReceived: answered, ServerLoad: loadOf(trailer)})
 	}
 	a.stats.End(err, trailer)
+}
+
+// withTimer returns the context of a, which ends at deadline. A call in process needs a timer if its
+// context has a deadline but no Done channel, because there only the caller's context ends the call.
+func (a *attempt) withTimer(deadline time.Time) (context.Context, context.CancelFunc) {
+	if !a.peer.Local || deadline.IsZero() || a.ctx.Done() != nil {
+		return a.ctx, func() {}
+	}
+	return context.WithDeadline(a.ctx, deadline)
+}
+
+// fillHeader sets o for the attempt a, whose session was picked.
+func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error {
+	authority := cmp.Or(ci.authority, a.authority)
+	if authority != "" {
+		if err := vouch(a.peer, authority); err != nil {
+			return err
+		}
+	}
+	o.Profile = c.profileOf(ci, cmp.Or(authority, a.host), a.peer)
+	o.Method = ci.method
+	o.Metadata = a.md
+	o.MaxReply = ci.maxRecv
+	if c.hasCreds(ci) {
+		auth, err := c.authMetadata(a.ctx, a.peer, ci, o.Authority)
+		if err != nil {
+			return err
+		}
+		for k, v := range a.md {
+			auth[k] = append(auth[k], v...)
+		}
+		o.Metadata = auth
+	}
+	if ci.retry != nil {
+		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
+	}
+	// The deadline may have passed before the context's timer fires.
+	if deadline, ok := a.ctx.Deadline(); ok {
+		if time.Until(deadline) <= 0 {
+			return call.ContextStatus(context.DeadlineExceeded)
+		}
+		o.Deadline = deadline
+	}
+	return nil
 }

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -14,7 +12,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A Balancer supplies a session for each attempt of a call, for targets with several endpoints.
@@ -45,48 +42,6 @@ type Pick struct {
 	Metadata  metadata.MD             // sent as well; may be nil
 	Done      func(balancer.DoneInfo) // called once when the attempt has ended; may be nil
 	Waited    bool                    // the first picker had no session
-}
-
-// selectConfig sets the context of a call, and returns the config that applies to it.
-func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
-	if c.cfg.Balancer == nil || ci.ctx == nil {
-		return c.cfg.Service.of(ci.method), nil
-	}
-	if md, err := outgoing(ci.ctx); err != nil {
-		return &noConfig, err
-	} else if ci.md = md; wait.Err(ci.ctx) != nil {
-		return &noConfig, nil // checkCall returns the error
-	}
-	s, err := c.cfg.Balancer.Select(ci.ctx, ci.method)
-	if err != nil {
-		return &noConfig, err
-	}
-	ci.ctx, ci.delayed, ci.through = s.Context, s.Delayed, s.Through
-	if s.Committed != nil {
-		ci.committed = s.Committed
-	}
-	mc := s.Service.of(ci.method)
-	if s.Method != nil {
-		mc = mc.replacedBy(s.Method)
-	}
-	return mc, nil
-}
-
-// replacedBy returns the config that m describes, with the throttler of mc.
-//
-//lint:ignore SA1019 it is what a config selector of xDS chooses
-func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
-	own := &methodConfig{
-		Timeout: (*jsonDuration)(m.Timeout), WaitForReady: m.WaitForReady, throttler: mc.throttler,
-		MaxRequestMessageBytes: (*jsonSize)(m.MaxReqSize), MaxResponseMessageBytes: (*jsonSize)(m.MaxRespSize),
-	}
-	if p := m.RetryPolicy; p != nil {
-		own.RetryPolicy = &retryPolicy{
-			MaxAttempts: p.MaxAttempts, InitialBackoff: jsonDuration(p.InitialBackoff), MaxBackoff: jsonDuration(p.MaxBackoff),
-			BackoffMultiplier: p.BackoffMultiplier, RetryableStatusCodes: slices.Collect(maps.Keys(p.RetryableStatusCodes)),
-		}
-	}
-	return own
 }
 
 const loadKey = "endpoint-load-metrics-bin"

@@ -1,10 +1,8 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -13,44 +11,8 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// fillHeader sets o for the attempt a, whose session was picked.
-func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error {
-	authority := cmp.Or(ci.authority, a.authority)
-	if authority != "" {
-		if err := vouch(a.peer, authority); err != nil {
-			return err
-		}
-	}
-	o.Profile = c.profileOf(ci, cmp.Or(authority, a.host), a.peer)
-	o.Method = ci.method
-	o.Metadata = a.md
-	o.MaxReply = ci.maxRecv
-	if c.hasCreds(ci) {
-		auth, err := c.authMetadata(a, ci, o.Authority)
-		if err != nil {
-			return err
-		}
-		for k, v := range a.md {
-			auth[k] = append(auth[k], v...)
-		}
-		o.Metadata = auth
-	}
-	if ci.retry != nil {
-		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
-	}
-	// The deadline may have passed before the context's timer fires.
-	if deadline, ok := a.ctx.Deadline(); ok {
-		if time.Until(deadline) <= 0 {
-			return call.ContextStatus(context.DeadlineExceeded)
-		}
-		o.Deadline = deadline
-	}
-	return nil
-}
 
 // profileOf returns the profile of a call. It also sets ci.codec according to whether
 // messages are shared with p.
@@ -79,9 +41,8 @@ func (c *Client) hasCreds(ci *callInfo) bool { return len(c.opts.PerRPC) > 0 || 
 
 // authMetadata returns the metadata that the credentials of the connection and of the
 // call add to a request to authority.
-func (c *Client) authMetadata(a *attempt, ci *callInfo, authority string) (metadata.MD, error) {
-	p := a.peer
-	ctx := credentials.NewContextWithRequestInfo(a.ctx, credentials.RequestInfo{Method: ci.method, AuthInfo: p.AuthInfo})
+func (c *Client) authMetadata(ctx context.Context, p *link.Peer, ci *callInfo, authority string) (metadata.MD, error) {
+	ctx = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{Method: ci.method, AuthInfo: p.AuthInfo})
 	audience := audience(authority, ci.method)
 	md := make(metadata.MD)
 	for _, creds := range c.opts.PerRPC {
@@ -170,51 +131,4 @@ func IsControlPlaneOnly(code codes.Code) bool {
 		return true
 	}
 	return false
-}
-
-// outgoing returns a copy of ctx's outgoing metadata for the wire: validated by grpc-go's rules,
-// and without the keys that gRPC reserves. The copy is nil if there is no metadata.
-func outgoing(ctx context.Context) (metadata.MD, error) {
-	md, added := grpcinside.Outgoing(ctx)
-	n := len(md)
-	for _, kv := range added {
-		n += len(kv) / 2
-	}
-	if n == 0 {
-		return nil, nil
-	}
-	if err := call.Validate(md); err != nil {
-		return nil, err
-	}
-	out := call.Join(make(metadata.MD, n), md)
-	for _, kv := range added {
-		for i := 0; i+1 < len(kv); i += 2 {
-			if err := call.ValidatePair(kv[i], kv[i+1]); err != nil {
-				return nil, status.Error(codes.Internal, err.Error())
-			}
-			if !call.Reserved(kv[i]) {
-				out[kv[i]] = append(out[kv[i]], kv[i+1])
-			}
-		}
-	}
-	return out, nil
-}
-
-// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes can be memory
-// of m's value. For a peer in this process they are a copy if the value can change, because that
-// peer can use them after the call.
-func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
-	if !peer.Local {
-		sized, err := m.Sized()
-		if err != nil {
-			return nil, err
-		}
-		defer sized.Free()
-		m = &sized
-	}
-	frozen, err := m.Freeze()
-	if err != nil {
-		return nil, err
-	}
-	return &frozen, nil
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
@@ -48,7 +49,7 @@ func TestOutgoingMetadata(t *testing.T) {
 			"bad value added": {metadata.AppendToOutgoingContext(bg, "a", "é"), nil, "non-printable"},
 			"empty key":       {metadata.NewOutgoingContext(bg, metadata.MD{"": {"1"}}), nil, "empty key"},
 		} {
-			got, err := outgoing(c.ctx)
+			got, err := call.Outgoing(c.ctx)
 			switch {
 			case c.err != "" && (status.Code(err) != codes.Internal || !strings.Contains(err.Error(), c.err)):
 				t.Errorf("%s: %v, want Internal and %q", name, err, c.err)
@@ -63,15 +64,15 @@ func TestOutgoingMetadata(t *testing.T) {
 
 func TestOutgoingMetadataWithUpperCaseKeys(t *testing.T) {
 	ctx := metadata.NewOutgoingContext(context.Background(), metadata.MD{"Upper": {"1"}})
-	if _, err := outgoing(ctx); status.Code(err) != codes.Internal {
+	if _, err := call.Outgoing(ctx); status.Code(err) != codes.Internal {
 		t.Errorf("%v, want Internal, as in grpc-go", err)
 	}
-	if md, err := outgoing(metadata.AppendToOutgoingContext(context.Background(), "Upper", "1")); err != nil || callservice.Show(md) != `map["upper":["1"]]` {
+	if md, err := call.Outgoing(metadata.AppendToOutgoingContext(context.Background(), "Upper", "1")); err != nil || callservice.Show(md) != `map["upper":["1"]]` {
 		t.Errorf("added: %s, %v; AppendToOutgoingContext makes keys lower case", callservice.Show(md), err)
 	}
 	withoutRaw(t, func(t *testing.T) {
 		// The exported accessor converts keys to lower case.
-		if md, err := outgoing(ctx); err != nil || callservice.Show(md) != `map["upper":["1"]]` {
+		if md, err := call.Outgoing(ctx); err != nil || callservice.Show(md) != `map["upper":["1"]]` {
 			t.Errorf("%s, %v", callservice.Show(md), err)
 		}
 	})
@@ -81,7 +82,7 @@ func TestOutgoingMetadataIsTheCallsOwn(t *testing.T) {
 	test := func(t *testing.T) {
 		mine := metadata.Pairs("a", "1", "a", "2")
 		ctx := metadata.NewOutgoingContext(context.Background(), mine)
-		md, err := outgoing(ctx)
+		md, err := call.Outgoing(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,7 @@ func FuzzOutgoingMetadataIsRefusedAsGRPCDoes(f *testing.F) {
 			ctx = metadata.AppendToOutgoingContext(over, key, value)
 		}
 		theirs := grpcs.Invoke(ctx, "/s/m", nil, nil)
-		_, ours := outgoing(ctx)
+		_, ours := call.Outgoing(ctx)
 		if ours == nil {
 			ours = status.FromContextError(over.Err()).Err()
 		}

@@ -18,7 +18,11 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
+
+// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay, in bytes.
+const defaultMaxReplay = 256 << 10
 
 // defaultMaxRecv is grpc-go's default, in bytes.
 const defaultMaxRecv = 4 << 20
@@ -52,6 +56,9 @@ type callInfo struct {
 	delayed   bool                     // the call has waited for the target to be resolved
 	through   grpc.ClientConnInterface // if not nil, makes the whole call
 }
+
+// unaryDesc is the description of the calls of Invoke.
+var unaryDesc = &grpc.StreamDesc{}
 
 // unary reports whether Invoke makes the call.
 func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
@@ -309,4 +316,78 @@ func (ci *callInfo) checkReply(header metadata.MD) error {
 		return nil
 	}
 	return status.Errorf(codes.Internal, "grpc: peer compressed the response with %q which is not allowed by AcceptCompressors", name)
+}
+
+func combine(a, b []grpc.CallOption) []grpc.CallOption {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	return append(append(make([]grpc.CallOption, 0, len(a)+len(b)), a...), b...)
+}
+
+var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
+
+// prepareCall applies the service config and the options, and makes the checks that need no
+// session. It reports an error to the call's options. cancel must be called when the call has ended.
+func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
+	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
+	cancel, ci.committed = func() {}, func() {}
+	mc, err := c.selectConfig(ci)
+	if err == nil && ci.ctx != nil && ci.through == nil {
+		ci.ctx, cancel = mc.withTimeout(ci.ctx)
+	}
+	if err == nil {
+		err = c.checkCall(ci, mc, opts)
+	}
+	if err != nil {
+		ci.committed()
+		ci.onFinished(err)
+	}
+	return cancel, err
+}
+
+func (c *Client) checkCall(ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (err error) {
+	if ci.ctx == nil {
+		return errNilContext
+	}
+	if ci.md, err = call.Outgoing(ci.ctx); err != nil {
+		return err
+	}
+	ci.reports = false
+	if err := ci.apply(opts, mc, c.codec); err != nil {
+		ci.reports = true
+		return err
+	}
+	if err := wait.Err(ci.ctx); err != nil {
+		return startStatus(err)
+	}
+	return nil
+}
+
+// selectConfig sets the context of a call, and returns the config that applies to it.
+func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
+	if c.cfg.Balancer == nil || ci.ctx == nil {
+		return c.cfg.Service.of(ci.method), nil
+	}
+	if md, err := call.Outgoing(ci.ctx); err != nil {
+		return &noConfig, err
+	} else if ci.md = md; wait.Err(ci.ctx) != nil {
+		return &noConfig, nil // checkCall returns the error
+	}
+	s, err := c.cfg.Balancer.Select(ci.ctx, ci.method)
+	if err != nil {
+		return &noConfig, err
+	}
+	ci.ctx, ci.delayed, ci.through = s.Context, s.Delayed, s.Through
+	if s.Committed != nil {
+		ci.committed = s.Committed
+	}
+	mc := s.Service.of(ci.method)
+	if s.Method != nil {
+		mc = mc.replacedBy(s.Method)
+	}
+	return mc, nil
 }

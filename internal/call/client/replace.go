@@ -167,7 +167,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	kept, transparent := s.replayBuffer, s.retriesTransparentlyLocked(why.reason)
 	s.mu.Unlock()
 	finished := false
-	defer wait.OnAbandon(s.waiter, a)()
+	defer wait.OnAbandon(s.waiter, abandonedRetry{s, a})()
 	defer func() {
 		if !finished { // a stats handler panics: others may wait for the retry
 			_ = s.finishRetry(a, false, errPanicked)
@@ -183,7 +183,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 		waits = s.info.ctx
 	}
 	failed := why.status()
-	kind, err := s.client.nextAttempt(waits, s.info.retry, transparent, failed, trailer)
+	kind, err := s.info.retry.nextAttempt(waits, s.client.closing, transparent, failed, trailer)
 	refused := err == failed
 	if err == nil {
 		err = s.replaceAttempt(ctx, kept, kind)
@@ -196,8 +196,14 @@ var errPanicked = status.Error(codes.Internal, "a stats handler panicked while t
 
 var errAbandoned = status.Error(codes.Canceled, "the task that retried the call runs on a loop that runs no more")
 
-// Abandoned implements [wait.Abandoned], for a task that replaces a.
-func (a *attempt) Abandoned() { _ = a.call.finishRetry(a, false, errAbandoned) }
+// An abandonedRetry ends the retry of a stream's attempt if the task that retries is abandoned.
+type abandonedRetry struct {
+	stream *clientStream
+	failed *attempt
+}
+
+// Abandoned implements [wait.Abandoned].
+func (r abandonedRetry) Abandoned() { _ = r.stream.finishRetry(r.failed, false, errAbandoned) }
 
 // finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
 // or err is the error of the call. With an error it finishes the call if received is not set. If
@@ -247,7 +253,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	if s.client.stats != nil { // a stats handler may add to the context's metadata
 		ctx = metadata.NewOutgoingContext(ctx, s.info.md) // a copy: the user may have changed the context's
 	}
-	b := &attempt{call: s, kind: kind}
+	b := &attempt{kind: kind}
 	info := *s.info // a copy: fillHeader may set the codec, which other goroutines read
 	if err := s.openAttempt(ctx, b, &info); err != nil {
 		return err
@@ -257,7 +263,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	gaveUp := s.giveUpReason
 	s.mu.Unlock()
 	if !s.info.unary() {
-		b.stream.OnAbort(b.onTransportAbort)
+		s.watchStream(b)
 	}
 	if gaveUp != nil {
 		b.stream.Abort(gaveUp)
@@ -290,9 +296,6 @@ type step struct {
 	end    bool // the caller sends no more
 	value  any  // the user's message, for stats handlers
 }
-
-// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay, in bytes.
-const defaultMaxReplay = 256 << 10
 
 // commitLocked commits the call to the current attempt.
 func (s *clientStream) commitLocked() {
@@ -443,4 +446,126 @@ func (r *replayMemory) encode(m *link.Message) error {
 		r.last = make([]byte, 0, min(max(4*cap(r.last), firstReplayPiece), maxReplayPiece))
 	}
 	return call.Encode(m)
+}
+
+// openAttempt opens a's stream. It retries refusals and failures as the rules allow, and reports
+// each retry to stats handlers as another attempt. When it returns, the end of each failed
+// attempt was reported as well. The error is a status error.
+func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo) error {
+	for {
+		if a.ctx == nil {
+			if err := s.client.beginAttempt(ctx, a, info); err != nil {
+				return err
+			}
+		}
+		transparent, err := s.tryOpenAttempt(ctx, a, info)
+		if err == nil {
+			return nil
+		}
+		_, dropped := errors.AsType[call.Final](err)
+		err = call.LinkStatus(err)
+		a.reportEnd(err, nil, false)
+		if dropped {
+			return err
+		}
+		kind, err := info.retry.nextAttempt(ctx, s.client.closing, transparent, err, nil)
+		if err != nil {
+			return err
+		}
+		*a = attempt{kind: kind}
+	}
+}
+
+// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal after
+// which the call can be retried transparently.
+func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
+	c := s.client
+	if a.session == nil {
+		if err = a.pickSession(c, info); err != nil {
+			return false, err
+		}
+	}
+	a.peer = a.session.Peer()
+	header := a.header
+	a.header = nil
+	if header == nil {
+		header = new(link.CallHeader)
+		if err := c.fillHeader(header, a, info); err != nil {
+			return false, err
+		}
+	}
+	var cancel context.CancelFunc
+	a.ctx, cancel = a.withTimer(header.Deadline)
+	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
+		cancel()
+		return unsent(a.session, err), err
+	}
+	s.onFinish(cancel)
+	if w := wait.WaiterOf(ctx); w != nil {
+		a.stream.SetWaiter(w)
+	}
+	a.header = header
+	a.reportHeader()
+	return false, nil
+}
+
+// watchContext aborts the call when the context of a ends.
+func (s *clientStream) watchContext(a *attempt) {
+	if a.ctx.Done() == nil {
+		return
+	}
+	stop := wait.AfterFunc(a.ctx, func() {
+		s.mu.Lock()
+		replaced := s.current != a
+		s.mu.Unlock()
+		if !replaced {
+			s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))
+		}
+	})
+	s.onFinish(func() { stop() })
+}
+
+// currentAttempt returns the current attempt, and whether the call may still be
+// retried. It waits for a retry that is in progress.
+func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
+	s.lockUnlessRetrying()
+	defer s.mu.Unlock()
+	return s.current, !s.committed
+}
+
+// lockUnlessRetrying locks mu. If a retry is in progress, it first waits for that retry.
+func (s *clientStream) lockUnlessRetrying() {
+	s.mu.Lock()
+	if s.retrying {
+		s.mu.Unlock()
+		s.retryMu.Lock(s.waiter)
+		s.mu.Lock()
+		s.retryMu.Unlock()
+	}
+}
+
+// watchStream calls onTransportAbort when a's stream is aborted.
+func (s *clientStream) watchStream(a *attempt) {
+	a.stream.OnAbort(func(reason error) { s.onTransportAbort(a, reason) })
+}
+
+// onTransportAbort is called when a's stream was aborted, by abortCall or because the session
+// ended. It finishes a call that cannot be retried, even if no goroutine receives.
+func (s *clientStream) onTransportAbort(a *attempt, reason error) {
+	s.mu.Lock()
+	a.abortReason = reason
+	if s.current == a && !s.retrying {
+		a.retryPending = s.retryableLocked(failure{reason: reason})
+	}
+	over := s.current == a && !s.retrying && !a.retryPending
+	if over {
+		s.commitLocked() // now: if the session ends before finish, the call would become retryable
+	}
+	if isUnprocessed(reason) && s.giveUpReason != nil {
+		reason = s.giveUpReason
+	}
+	s.mu.Unlock()
+	if over {
+		s.finishAborted(reason)
+	}
 }

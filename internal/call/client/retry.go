@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -28,45 +27,14 @@ const (
 	previousAttemptsKey = "grpc-previous-rpc-attempts"
 )
 
-// A retryPolicy says which calls of a method are retried, and how. It is JSON, and errors print it.
-type retryPolicy struct {
-	MaxAttempts          int // including the first
-	InitialBackoff       jsonDuration
-	MaxBackoff           jsonDuration
-	BackoffMultiplier    float64
-	RetryableStatusCodes []codes.Code
-}
+// An attemptKind says why an attempt is made.
+type attemptKind uint8
 
-// A retryThrottler stops the retries of a connection while too many of its calls fail. It is a
-// token bucket: a failure takes one token, a successful call adds ratio tokens. No call is retried
-// while the bucket holds thresh tokens or fewer. A nil *retryThrottler never stops retries.
-type retryThrottler struct {
-	max, thresh, ratio float64
-
-	mu     sync.Mutex
-	tokens float64
-}
-
-// throttle records a failure and reports whether it must not be retried.
-func (rt *retryThrottler) throttle() bool {
-	if rt == nil {
-		return false
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.tokens = max(rt.tokens-1, 0)
-	return rt.tokens <= rt.thresh
-}
-
-// successfulRPC records a successful call.
-func (rt *retryThrottler) successfulRPC() {
-	if rt == nil {
-		return
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.tokens = min(rt.tokens+rt.ratio, rt.max)
-}
+const (
+	firstAttempt attemptKind = iota
+	transparentRetry
+	policyRetry
+)
 
 // A retryState is the state of one call's retries. It is nil if the service config does not
 // configure retries. Only the goroutine that makes the call's next attempt changes it.
@@ -154,14 +122,14 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 // nextAttempt decides whether another attempt follows the failed one, which returned err and
 // trailer. It waits for the policy's backoff if the retry is not transparent. It returns the kind
 // of the next attempt, or the error of the call if there is none.
-func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
+func (r *retryState) nextAttempt(ctx, closing context.Context, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
 	if transparent {
 		counters.TransparentRetries.Add(1)
 		return transparentRetry, nil
 	}
 	d, err := r.shouldRetry(err, trailer)
 	if err == nil {
-		err = c.backoff(ctx, d)
+		err = backoff(ctx, closing, d)
 	}
 	if err != nil {
 		return 0, err
@@ -171,16 +139,17 @@ func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent boo
 	return policyRetry, nil
 }
 
-// backoff waits for d. It returns an error as soon as ctx is done or the client is closed.
-func (c *Client) backoff(ctx context.Context, d time.Duration) error {
+// backoff waits for d. It returns an error as soon as ctx or closing is done, the latter with its
+// cause.
+func backoff(ctx, closing context.Context, d time.Duration) error {
 	over := make(chan struct{})
 	end := sync.OnceFunc(func() { close(over) })
 	timer := time.AfterFunc(d, end)
 	defer timer.Stop()
-	stop := context.AfterFunc(c.closing, end)
+	stop := context.AfterFunc(closing, end)
 	defer stop()
 	_ = wait.Closed(ctx, over)
-	if err := context.Cause(c.closing); err != nil {
+	if err := context.Cause(closing); err != nil {
 		return err
 	}
 	if err := wait.Err(ctx); err != nil {

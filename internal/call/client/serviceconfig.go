@@ -5,10 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -241,4 +246,61 @@ func (c *healthCheckConfig) check() error {
 		return nil
 	}
 	return errors.New("a healthCheckConfig is not available on nearcall's own targets; leave it out")
+}
+
+// A retryPolicy says which calls of a method are retried, and how. It is JSON, and errors print it.
+type retryPolicy struct {
+	MaxAttempts          int // including the first
+	InitialBackoff       jsonDuration
+	MaxBackoff           jsonDuration
+	BackoffMultiplier    float64
+	RetryableStatusCodes []codes.Code
+}
+
+// A retryThrottler stops the retries of a connection while too many of its calls fail. It is a
+// token bucket: a failure takes one token, a successful call adds ratio tokens. No call is retried
+// while the bucket holds thresh tokens or fewer. A nil *retryThrottler never stops retries.
+type retryThrottler struct {
+	max, thresh, ratio float64
+
+	mu     sync.Mutex
+	tokens float64
+}
+
+// throttle records a failure and reports whether it must not be retried.
+func (rt *retryThrottler) throttle() bool {
+	if rt == nil {
+		return false
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.tokens = max(rt.tokens-1, 0)
+	return rt.tokens <= rt.thresh
+}
+
+// successfulRPC records a successful call.
+func (rt *retryThrottler) successfulRPC() {
+	if rt == nil {
+		return
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.tokens = min(rt.tokens+rt.ratio, rt.max)
+}
+
+// replacedBy returns the config that m describes, with the throttler of mc.
+//
+//lint:ignore SA1019 it is what a config selector of xDS chooses
+func (mc *methodConfig) replacedBy(m *grpc.MethodConfig) *methodConfig {
+	own := &methodConfig{
+		Timeout: (*jsonDuration)(m.Timeout), WaitForReady: m.WaitForReady, throttler: mc.throttler,
+		MaxRequestMessageBytes: (*jsonSize)(m.MaxReqSize), MaxResponseMessageBytes: (*jsonSize)(m.MaxRespSize),
+	}
+	if p := m.RetryPolicy; p != nil {
+		own.RetryPolicy = &retryPolicy{
+			MaxAttempts: p.MaxAttempts, InitialBackoff: jsonDuration(p.InitialBackoff), MaxBackoff: jsonDuration(p.MaxBackoff),
+			BackoffMultiplier: p.BackoffMultiplier, RetryableStatusCodes: slices.Collect(maps.Keys(p.RetryableStatusCodes)),
+		}
+	}
+	return own
 }

@@ -82,3 +82,8 @@ func startStatus(err error) error {
 	}
 	return status.Error(codes.Unknown, err.Error())
 }
+
+var (
+	errNoReply    = status.Error(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")
+	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
+)

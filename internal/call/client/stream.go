@@ -18,6 +18,15 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
+// NewStream starts a streaming call.
+func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts = combine(c.opts.DefaultOptions, opts)
+	if c.stream != nil {
+		return c.stream(ctx, desc, c.cfg.GRPC(), method, c.newStream, opts...)
+	}
+	return c.newStream(ctx, desc, nil, method, opts...)
+}
+
 func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if desc == nil {
 		return nil, errNilDesc
@@ -47,7 +56,7 @@ var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.S
 // one. It reports a failure to the call's options.
 func (s *clientStream) openFirstAttempt(why failure) error {
 	a := &s.firstAttempt
-	a.call, s.current = s, a
+	s.current = a
 	if why.failed() {
 		a.stream = noStream{}
 		_ = s.client.add(s) // if the client is closed, there is no next attempt
@@ -74,7 +83,7 @@ func (s *clientStream) openFirstAttempt(why failure) error {
 		return err
 	}
 	if !s.info.unary() { // Invoke receives until the end, and so notices an abort
-		a.stream.OnAbort(a.onTransportAbort)
+		s.watchStream(a)
 	}
 	s.watchContext(a)
 	return nil
@@ -568,4 +577,37 @@ func (s *clientStream) setHeader(md metadata.MD) {
 	for _, p := range waiting {
 		p.Unpark()
 	}
+}
+
+// abortCall ends the call for reason because its context has ended or its client was closed.
+func (s *clientStream) abortCall(reason error) {
+	s.mu.Lock()
+	if s.finished {
+		s.mu.Unlock()
+		return
+	}
+	if s.giveUpReason == nil {
+		s.giveUpReason = reason
+	}
+	reason = s.giveUpReason
+	a, unheard := s.current, s.current.retryPending || s.retrying
+	s.mu.Unlock()
+	a.stream.Abort(reason)
+	if unheard { // the stream was aborted before, so Abort has no effect
+		s.finish(call.LinkStatus(reason))
+	}
+}
+
+// finishAborted finishes the call, whose stream was aborted for reason. If the header has arrived,
+// finishAborted receives it first.
+func (s *clientStream) finishAborted(reason error) {
+	s.tryReceive(func() {
+		s.mu.Lock()
+		known := s.headerKnown
+		s.mu.Unlock()
+		if !known && s.end == nil && s.recvErr == nil {
+			_, _ = s.receiveFrameLocked(link.Sink{}) // does not wait: the stream is aborted
+		}
+	})
+	s.finish(call.LinkStatus(reason))
 }

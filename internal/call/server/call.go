@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
@@ -92,49 +92,6 @@ func (c *serverCall) codec() link.Codec {
 		return codec.Sharing(own)
 	}
 	return own
-}
-
-// run runs the handler and ends the call. It runs on a worker, on a task or, for unary calls, on
-// the caller's goroutine. If run returns, the function that called run must remove the call from
-// the connection's running calls.
-func (c *serverCall) run() {
-	if c.conn.server.scheduler.labels {
-		defer c.label()()
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			// The handler panicked or called Goexit. The panic continues: it ends
-			// the process, or reaches the caller if that runs the handler.
-			c.finish(status.New(codes.Internal, "the handler exited without returning"))
-			c.conn.server.scheduler.finished(c)
-		}
-	}()
-	if h := c.conn.server.stats; h != nil {
-		c.startStats(h)
-	}
-	if st := c.method.refusal; st != nil {
-		c.finish(st)
-	} else {
-		c.beginStats()
-		switch {
-		case c.method.loop != nil && c.Err() != nil: // the call ended before the task ran
-			c.finish(status.FromContextError(c.Err()))
-		case !installed(c.open.Encoding):
-			c.finish(status.Newf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", quotable(c.open.Encoding)))
-		case c.method.unary != nil:
-			c.runUnary()
-		default:
-			c.carried.stream.run()
-		}
-		if c.stats != nil {
-			c.stats.End(c.stats.Outcome, nil)
-		}
-	}
-	returned = true
-	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave() // a streaming handler may have kept its stream, so its transport stream is not freed
-	}
 }
 
 // String returns a name for printing. Without it fmt would read the fields, without mu.
@@ -453,28 +410,6 @@ func validTrailer(md metadata.MD) error {
 	return nil
 }
 
-// startStats reports an incoming call to the server's stats handler.
-func (c *serverCall) startStats(h stats.Handler) {
-	c.stats = call.NewStats(c.context(), h, false, &stats.RPCTagInfo{FullMethodName: c.open.Method})
-	c.stats.Encoding = c.open.Encoding
-	c.derive(c.stats.Ctx)
-	p := c.conn.peer
-	c.stats.Report(&stats.InHeader{
-		FullMethod:  c.open.Method,
-		RemoteAddr:  p.Addr,
-		LocalAddr:   p.LocalAddr,
-		Compression: c.open.Encoding,
-		Header:      c.incomingMetadata().Copy(),
-	})
-}
-
-// beginStats reports that the call has a handler.
-func (c *serverCall) beginStats() {
-	if s := c.stats; s != nil {
-		s.Report(&stats.Begin{BeginTime: s.Begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
-	}
-}
-
 // Encodes implements [call.Encoder].
 func (c *serverCall) Encodes() (link.Codec, string) {
 	if c.conn.peer.Local {
@@ -491,4 +426,12 @@ func (c *serverCall) compressor() string {
 		return c.more.encoding
 	}
 	return c.open.Encoding
+}
+
+// acceptKey is the header in which a client lists the compressors that replies may use.
+const acceptKey = "grpc-accept-encoding"
+
+// installed reports whether the server can decompress requests compressed with name.
+func installed(name string) bool {
+	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
 }

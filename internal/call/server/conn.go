@@ -9,10 +9,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -221,25 +219,6 @@ func (c *serverCall) askTap() bool {
 		c.carried.leave()
 	}
 	return false
-}
-
-// Taps reports whether the server has a tap handle.
-func (s *Server) Taps() bool { return s.opts.TapHandle != nil }
-
-// AskTap asks the tap handle about a call with the context ctx. It returns the call's new context, or
-// why the call is refused.
-func (s *Server) AskTap(ctx context.Context, info *tap.Info) (context.Context, *status.Status) {
-	tapped, err := s.opts.TapHandle(ctx, info)
-	if err != nil {
-		if st, ok := status.FromError(err); ok {
-			return nil, st
-		}
-		return nil, status.New(codes.PermissionDenied, err.Error())
-	}
-	if tapped.Err() != nil {
-		return nil, status.New(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
-	}
-	return tapped, nil
 }
 
 // HandlerSession returns the session over which the call of a handler's context came, or nil for

@@ -2,10 +2,7 @@ package server
 
 import (
 	"context"
-	"os"
-	"runtime/pprof"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -226,44 +223,4 @@ func (e *ending) run() {
 	for _, a := range e.afters {
 		a.f()
 	}
-}
-
-// methodLabel is the goroutine label with the full method name of a handler's call.
-const methodLabel = "grpc.method"
-
-// labelsMethods reports whether handlers' goroutines are labelled with their methods. It reads the
-// environment variable as grpc-go does: "all", "none", or a comma-separated list of NAME=true and
-// NAME=false. The last entry for methodLabel wins; other entries are ignored.
-func labelsMethods() bool {
-	v := os.Getenv("GRPC_GO_SERVER_GOROUTINE_LABELS")
-	on := strings.EqualFold(v, "all")
-	for pair := range strings.SplitSeq(v, ",") {
-		name, value, _ := strings.Cut(pair, "=")
-		if !strings.EqualFold(strings.TrimSpace(name), methodLabel) {
-			continue
-		}
-		switch value = strings.TrimSpace(value); {
-		case strings.EqualFold(value, "true"):
-			on = true
-		case strings.EqualFold(value, "false"):
-			on = false
-		}
-	}
-	return on
-}
-
-// label labels the calling goroutine and the handler's context with the method. restore
-// removes the goroutine's labels.
-//
-// The runtime does not tell which labels a goroutine has. If the handler runs on its caller's
-// goroutine, restore therefore sets those of the caller's context, as [pprof.Do] does.
-func (c *serverCall) label() (restore func()) {
-	before := context.Background()
-	if c.onCaller && c.open.Caller != nil {
-		before = c.open.Caller
-	}
-	ctx := pprof.WithLabels(c.context(), pprof.Labels(methodLabel, c.open.Method))
-	c.derive(ctx)
-	pprof.SetGoroutineLabels(ctx)
-	return func() { pprof.SetGoroutineLabels(before) }
 }

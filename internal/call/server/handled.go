@@ -15,14 +15,6 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// acceptKey is the header in which a client lists the compressors that replies may use.
-const acceptKey = "grpc-accept-encoding"
-
-// installed reports whether the server can decompress requests compressed with name.
-func installed(name string) bool {
-	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
-}
-
 // HandledBy returns the call of a handler's or interceptor's ctx, or nil if ctx does not come
 // from a nearcall server.
 func HandledBy(ctx context.Context) *Handled {

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
@@ -56,25 +58,6 @@ type Server struct {
 	stopNow  chan struct{} // closed when Stop is called
 	stopOnce sync.Once
 }
-
-// A method says how to handle calls with one full method name.
-type method struct {
-	name         string // /service/method
-	impl         any
-	guard        Guard            // impl, if it is one
-	loop         wait.Loop        // runs the handlers; nil for goroutines
-	runsOnCaller bool             // goroutines of callers in this process may run loop's tasks
-	unary        *grpc.MethodDesc // nil for streaming methods
-	stream       *grpc.StreamDesc
-	codec        link.Codec     // of forwarded streams; nil for the call's
-	refusal      *status.Status // status of all calls, if there is no such method
-	invalid      bool           // the name is not valid in a header: calls are refused
-	handlerTime  handlerTime    // of unary methods
-}
-
-// clientStreams reports whether the caller may send more than one message.
-func (m *method) clientStreams() bool { return m.stream != nil && m.stream.ClientStreams }
-func (m *method) serverStreams() bool { return m.stream != nil && m.stream.ServerStreams }
 
 // New returns a server without services.
 func New(o *options.Server, cfg Config) *Server {
@@ -389,3 +372,33 @@ func (s *Server) HasCodec(subtype string) bool {
 
 // Compressors returns the names of the registered compressors. The result must not be modified.
 func Compressors() []string { return grpcinside.CompressorNames() }
+
+// Taps reports whether the server has a tap handle.
+func (s *Server) Taps() bool { return s.opts.TapHandle != nil }
+
+// AskTap asks the tap handle about a call with the context ctx. It returns the call's new context, or
+// why the call is refused.
+func (s *Server) AskTap(ctx context.Context, info *tap.Info) (context.Context, *status.Status) {
+	tapped, err := s.opts.TapHandle(ctx, info)
+	if err != nil {
+		if st, ok := status.FromError(err); ok {
+			return nil, st
+		}
+		return nil, status.New(codes.PermissionDenied, err.Error())
+	}
+	if tapped.Err() != nil {
+		return nil, status.New(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
+	}
+	return tapped, nil
+}
+
+// forwards reports whether calls to service are forwarded. The server's own services are
+// not. Services that the forward does not have go to UnknownServiceHandler, if it is set.
+func (s *Server) forwards(service string) bool {
+	f := s.forward
+	if f == nil || s.services[service] != nil {
+		return false
+	}
+	f.learn()
+	return f.has[service] || s.opts.UnknownServices == nil
+}

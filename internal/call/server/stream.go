@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -27,24 +26,6 @@ type serverStream struct {
 	// Used only by the goroutine that receives.
 	recvFrame link.Frame
 	recvYield call.Yielder
-}
-
-// run runs the handler.
-func (s *serverStream) run() {
-	c := &s.call
-	m, server := c.method, c.conn.server
-	var err error
-	if server.stream == nil {
-		err = m.stream.Handler(m.impl, s)
-	} else {
-		info := &grpc.StreamServerInfo{
-			FullMethod:     c.open.Method,
-			IsClientStream: m.stream.ClientStreams,
-			IsServerStream: m.stream.ServerStreams,
-		}
-		err = server.stream(m.impl, s, info, m.stream.Handler)
-	}
-	c.finish(statusOf(err))
 }
 
 // header returns the header to send with the next message, or nil if it was sent before.
@@ -125,4 +106,22 @@ func (s *serverStream) RecvMsg(m any) error {
 		s.call.finish(status.Convert(err))
 	}
 	return err
+}
+
+// newCarried returns a call of m that s carries.
+func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *carried {
+	var r *carried
+	if m.stream != nil {
+		stream := new(serverStream)
+		r = &stream.carried
+		r.stream = stream
+	} else {
+		r = new(carried)
+	}
+	r.call.init(c, m, o)
+	r.transportStream, r.call.carried = s, r
+	if r.codec = m.codec; r.codec == nil {
+		r.codec = r.call.codec()
+	}
+	return r
 }

@@ -15,39 +15,6 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// runUnary runs the handler of a unary method.
-func (c *serverCall) runUnary() {
-	m := c.method
-	reply, err := m.unary.Handler(m.impl, c.context(), c.readRequest, c.conn.server.unary)
-	switch {
-	case err != nil:
-	case m.guard != nil:
-		err = c.guardedReply(reply)
-	default:
-		err = c.reply(reply)
-	}
-	if err != nil {
-		c.finish(statusOf(err))
-	}
-}
-
-// A Guard is a service's implementation. Its panics must not end the process. It recovers
-// panics of its handlers itself. A panic of the codec that encodes a unary reply is passed
-// to Panicked, which returns the error of the call.
-type Guard interface {
-	Panicked(method string, value any) error
-}
-
-// guardedReply ends the call with v as reply does.
-func (c *serverCall) guardedReply(v any) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = c.method.guard.Panicked(c.method.name, value)
-		}
-	}()
-	return c.reply(v)
-}
-
 // readRequest decodes the request into dst. Generated code calls it.
 func (c *serverCall) readRequest(dst any) error {
 	if c.carried != nil {
@@ -183,24 +150,6 @@ type carried struct {
 	// Used only by the goroutine that receives.
 	recvOnce bool // a message was received
 	recvEnd  bool // the caller sends no more
-}
-
-// newCarried returns a call of m that s carries.
-func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *carried {
-	var r *carried
-	if m.stream != nil {
-		stream := new(serverStream)
-		r = &stream.carried
-		r.stream = stream
-	} else {
-		r = new(carried)
-	}
-	r.call.init(c, m, o)
-	r.transportStream, r.call.carried = s, r
-	if r.codec = m.codec; r.codec == nil {
-		r.codec = r.call.codec()
-	}
-	return r
 }
 
 // use reports whether the transport stream may be used until unuse is called.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -175,4 +176,93 @@ func (w *workers) closeLocked() []chan struct{} {
 		w.timer.Stop()
 	}
 	return idle
+}
+
+// Inline handlers. A session can run a unary handler on the goroutine that called HandleStream, so
+// that no worker has to be woken. If that goroutine reads for other calls too, it runs only
+// handlers of quick methods. A timer finds the handlers that take longer and releases their
+// goroutines: the session reads on with another one. Otherwise such a handler could wait for ever
+// for a call that it delays.
+
+// inlineCalls has the calls whose handlers run inline. A call is added when its handler begins:
+// before that there is nothing to release. It is guarded by the scheduler's mu.
+type inlineCalls struct {
+	seen  map[*serverCall]bool // the calls, and whether a check has seen their handlers run
+	timer *time.Timer          // nil before the first call
+	runs  bool                 // the timer is set
+	added bool                 // a call was added since the last check
+	ended bool
+}
+
+// An inlineHandler is a call whose handler runs inline.
+type inlineHandler serverCall
+
+// Run implements [link.Runner].
+func (l *inlineHandler) Run() time.Duration {
+	c := (*serverCall)(l)
+	s := &c.conn.server.scheduler
+	s.mu.Lock()
+	s.addInlineLocked(c)
+	s.mu.Unlock()
+	begun := time.Now()
+	c.run()
+	d := time.Since(begun)
+	c.method.handlerTime.ran(d)
+	s.finished(c)
+	return d
+}
+
+// addInlineLocked adds c to the calls whose handlers run inline.
+func (s *scheduler) addInlineLocked(c *serverCall) {
+	t := &s.inline
+	if t.seen == nil {
+		t.seen = make(map[*serverCall]bool)
+	}
+	t.seen[c] = false
+	t.added = true
+	switch {
+	case t.runs || t.ended:
+		return
+	case t.timer == nil:
+		t.timer = time.AfterFunc(inlineCheckTime, s.checkInline)
+	default:
+		t.timer.Reset(inlineCheckTime)
+	}
+	t.runs = true
+}
+
+// endLocked stops the timer for good, because the server has stopped. The calls were
+// aborted, and their sessions have ended.
+func (t *inlineCalls) endLocked() {
+	t.ended = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// checkInline releases the goroutines of handlers that were already running at the last check.
+func (s *scheduler) checkInline() {
+	var slow []*serverCall
+	s.mu.Lock()
+	t := &s.inline
+	for c, seen := range t.seen {
+		if seen {
+			slow = append(slow, c)
+			delete(t.seen, c)
+		} else {
+			t.seen[c] = true
+		}
+	}
+	// Starting a timer costs more than letting it run.
+	if t.runs, t.added = len(t.seen) > 0 || t.added, false; t.runs && !t.ended {
+		t.timer.Reset(inlineCheckTime)
+	}
+	s.mu.Unlock()
+	for _, c := range slow {
+		c.method.handlerTime.ran(inlineCheckTime) // before the goroutine reads more calls of the method
+		if r := c.carried; r.use() {
+			r.transportStream.(link.InlineStream).Release()
+			r.unuse()
+		}
+	}
 }
