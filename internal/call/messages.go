@@ -160,6 +160,36 @@ func MessageOf(m any, c link.Codec) link.Message {
 // As in grpc-go, a user's codec encodes each message only once for all attempts of a call, even if
 // a limit or a stats handler needs the message's size.
 
+// MustEncode reports whether Invoke must encode its request m. It must in three cases: in process,
+// so that a user's codec runs on the caller's side; with a stats handler, which must not see a
+// message that cannot be encoded; and with a user's codec, which encodes a request once for all
+// attempts.
+func MustEncode(m *link.Message, c link.Codec, peer *link.Peer, reports bool) bool {
+	if (peer.Local || reports) && !m.Copies() {
+		return true
+	}
+	return !peer.Local && c != codec.Proto()
+}
+
+// EncodeOnce returns m encoded, for all attempts of a call to that peer. The bytes can be memory
+// of m's value. For a peer in this process they are a copy if the value can change, because that
+// peer can use them after the call.
+func EncodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
+	if !peer.Local {
+		sized, err := m.Sized()
+		if err != nil {
+			return nil, err
+		}
+		defer sized.Free()
+		m = &sized
+	}
+	frozen, err := m.Freeze()
+	if err != nil {
+		return nil, err
+	}
+	return &frozen, nil
+}
+
 // MakeSizeKnown encodes m, which is about to be sent, if only a user's codec knows its size. The
 // error is a *link.SendError.
 func MakeSizeKnown(m *link.Message) error {

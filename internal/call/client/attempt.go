@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/balancer"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -180,6 +182,25 @@ func (a *attempt) withTimer(deadline time.Time) (context.Context, context.Cancel
 	return context.WithDeadline(a.ctx, deadline)
 }
 
+// newCall returns a call to peer.
+func newCall(peer *link.Peer) *link.UnaryCall {
+	if peer.NewCall != nil {
+		return peer.NewCall()
+	}
+	return calls.Get().(*link.UnaryCall)
+}
+
+// calls is a pool of calls to peers in other processes.
+var calls = sync.Pool{New: func() any { return new(link.UnaryCall) }}
+
+// freeCall frees a call to peer that has ended. Nobody may use its results any more.
+func freeCall(u *link.UnaryCall, peer *link.Peer) {
+	if peer.NewCall == nil {
+		*u = link.UnaryCall{}
+		calls.Put(u)
+	}
+}
+
 // fillHeader sets o for the attempt a, whose session was picked.
 func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error {
 	authority := cmp.Or(ci.authority, a.authority)
@@ -213,4 +234,26 @@ func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error 
 		o.Deadline = deadline
 	}
 	return nil
+}
+
+// profileOf returns the profile of a call. It also sets ci.codec according to whether
+// messages are shared with p.
+func (c *Client) profileOf(ci *callInfo, authority string, p *link.Peer) *link.Profile {
+	profile := c.profile
+	if c.opts.ClientImmutable {
+		ci.codec = codec.Unshared(ci.codec)
+		if p.Shares && ci.codec == codec.Proto() || p.SharesBytes && ci.codec != codec.Proto() {
+			ci.codec = codec.Sharing(ci.codec)
+			profile = c.shared
+		}
+	}
+	if authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
+		return profile
+	}
+	own := *profile
+	if authority != "" {
+		own.Authority = authority
+	}
+	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
+	return own.Check()
 }

@@ -137,3 +137,13 @@ func (c *Client) BeginSession(s link.Session) {
 		h.HandleConn(ctx, &stats.ConnEnd{Client: true})
 	}()
 }
+
+func combine(a, b []grpc.CallOption) []grpc.CallOption {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	return append(append(make([]grpc.CallOption, 0, len(a)+len(b)), a...), b...)
+}

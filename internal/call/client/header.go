@@ -10,31 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-// profileOf returns the profile of a call. It also sets ci.codec according to whether
-// messages are shared with p.
-func (c *Client) profileOf(ci *callInfo, authority string, p *link.Peer) *link.Profile {
-	profile := c.profile
-	if c.opts.ClientImmutable {
-		ci.codec = codec.Unshared(ci.codec)
-		if p.Shares && ci.codec == codec.Proto() || p.SharesBytes && ci.codec != codec.Proto() {
-			ci.codec = codec.Sharing(ci.codec)
-			profile = c.shared
-		}
-	}
-	if authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
-		return profile
-	}
-	own := *profile
-	if authority != "" {
-		own.Authority = authority
-	}
-	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
-	return own.Check()
-}
 
 // hasCreds reports whether credentials add to the metadata of a call.
 func (c *Client) hasCreds(ci *callInfo) bool { return len(c.opts.PerRPC) > 0 || ci.creds != nil }

@@ -70,8 +70,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	if mc.WaitForReady != nil {
 		ci.waitForReady = *mc.WaitForReady
 	}
-	if ci.retry = mc.newRetryState(); ci.retry != nil {
-		ci.reports = true
+	if mc.RetryPolicy != nil || mc.throttler != nil {
+		ci.retry, ci.reports = &retryState{policy: mc.RetryPolicy, throttler: mc.throttler}, true
 	}
 	for i, o := range opts {
 		if !isKnown(o) {
@@ -318,16 +318,6 @@ func (ci *callInfo) checkReply(header metadata.MD) error {
 	return status.Errorf(codes.Internal, "grpc: peer compressed the response with %q which is not allowed by AcceptCompressors", name)
 }
 
-func combine(a, b []grpc.CallOption) []grpc.CallOption {
-	if len(a) == 0 {
-		return b
-	}
-	if len(b) == 0 {
-		return a
-	}
-	return append(append(make([]grpc.CallOption, 0, len(a)+len(b)), a...), b...)
-}
-
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
 // prepareCall applies the service config and the options, and makes the checks that need no
@@ -390,4 +380,18 @@ func (c *Client) selectConfig(ci *callInfo) (*methodConfig, error) {
 		mc = mc.replacedBy(s.Method)
 	}
 	return mc, nil
+}
+
+// limit returns the maximum size of a message, in bytes: the smaller of config and option, each of
+// which may be nil. If both are nil, it returns byDefault.
+func limit(config, option *int, byDefault int) int {
+	switch {
+	case config == nil && option == nil:
+		return byDefault
+	case config == nil:
+		return *option
+	case option == nil:
+		return *config
+	}
+	return min(*config, *option)
 }

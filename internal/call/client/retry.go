@@ -46,14 +46,6 @@ type retryState struct {
 	numRetriesSincePushback int
 }
 
-// newRetryState returns a new call's retryState, or nil if mc does not configure retries.
-func (mc *methodConfig) newRetryState() *retryState {
-	if mc.RetryPolicy == nil && mc.throttler == nil {
-		return nil
-	}
-	return &retryState{policy: mc.RetryPolicy, throttler: mc.throttler}
-}
-
 // hasPolicy reports whether the call may be retried at all.
 func (r *retryState) hasPolicy() bool { return r != nil && r.policy != nil }
 

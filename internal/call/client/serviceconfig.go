@@ -202,20 +202,6 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 	return sc.rest
 }
 
-// limit returns the maximum size of a message, in bytes: the smaller of config and option, each of
-// which may be nil. If both are nil, it returns byDefault.
-func limit(config, option *int, byDefault int) int {
-	switch {
-	case config == nil && option == nil:
-		return byDefault
-	case config == nil:
-		return *option
-	case option == nil:
-		return *config
-	}
-	return min(*config, *option)
-}
-
 // withTimeout returns ctx with the config's timeout, if there is one.
 func (mc *methodConfig) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if mc.Timeout == nil || *mc.Timeout < 0 {

@@ -87,3 +87,20 @@ var (
 	errNoReply    = status.Error(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
+
+// unaryError returns the error of a unary call. err is that of Session.Invoke.
+func unaryError(u *link.UnaryCall, err error) error {
+	switch {
+	case err == link.ErrReplies:
+		return errTwoReplies
+	case err != nil:
+		return call.LinkStatus(err)
+	case u.ReplyError != nil:
+		return call.LinkStatus(u.ReplyError)
+	case u.Status != nil:
+		return errorOf(u.Status)
+	case !u.Replied:
+		return errNoReply
+	}
+	return nil
+}

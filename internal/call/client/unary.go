@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"sync"
 
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -18,25 +16,6 @@ func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts
 		return c.unary(ctx, method, req, reply, c.cfg.GRPC(), c.invoke, opts...)
 	}
 	return c.invoke(ctx, method, req, reply, nil, opts...)
-}
-
-// newCall returns a call to peer.
-func newCall(peer *link.Peer) *link.UnaryCall {
-	if peer.NewCall != nil {
-		return peer.NewCall()
-	}
-	return calls.Get().(*link.UnaryCall)
-}
-
-// calls is a pool of calls to peers in other processes.
-var calls = sync.Pool{New: func() any { return new(link.UnaryCall) }}
-
-// freeCall frees a call to peer that has ended. Nobody may use its results any more.
-func freeCall(u *link.UnaryCall, peer *link.Peer) {
-	if peer.NewCall == nil {
-		*u = link.UnaryCall{}
-		calls.Put(u)
-	}
 }
 
 func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
@@ -99,8 +78,8 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.stats.OutHeader(&u.CallHeader, a.peer)
 	msg := call.MessageOf(req, ci.codec)
-	if a.mustEncode(&msg, ci.codec) {
-		if ci.given, err = encodeOnce(&msg, a.peer); err != nil {
+	if call.MustEncode(&msg, ci.codec, a.peer, a.stats != nil) {
+		if ci.given, err = call.EncodeOnce(&msg, a.peer); err != nil {
 			return err
 		}
 		msg, u.Request = *ci.given, ci.given
@@ -122,17 +101,6 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 	return err
 }
 
-// mustEncode reports whether Invoke must encode its request m. It must in three cases: in process,
-// so that a user's codec runs on the caller's side; with a stats handler, which must not see a
-// message that cannot be encoded; and with a user's codec, which encodes a request once for all
-// attempts.
-func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
-	if (a.peer.Local || a.stats != nil) && !m.Copies() {
-		return true
-	}
-	return !a.peer.Local && c != codec.Proto()
-}
-
 // finishUnary returns the error of an attempt and reports its results to stats handlers.
 // err is the error of Session.Invoke.
 func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply any, err error) error {
@@ -141,7 +109,7 @@ func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply 
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
 	local := err != nil || u.ReplyError != nil || u.Status == nil
-	err = c.unaryError(u, err)
+	err = unaryError(u, err)
 	if len(ci.accept) > 0 {
 		if refused := ci.checkReply(u.Header); refused != nil {
 			err, local = refused, true
@@ -169,22 +137,6 @@ func (c *Client) finishUnary(ci *callInfo, a *attempt, u *link.UnaryCall, reply 
 	return err
 }
 
-func (c *Client) unaryError(u *link.UnaryCall, err error) error {
-	switch {
-	case err == link.ErrReplies:
-		return errTwoReplies
-	case err != nil:
-		return call.LinkStatus(err)
-	case u.ReplyError != nil:
-		return call.LinkStatus(u.ReplyError)
-	case u.Status != nil:
-		return errorOf(u.Status)
-	case !u.Replied:
-		return errNoReply
-	}
-	return nil
-}
-
 // invokeStream makes a unary call as a stream of one message each way. a is the call's first
 // attempt, which has no stream yet or has failed with why.
 func (c *Client) invokeStream(ci *callInfo, a attempt, why failure, req, reply any) error {
@@ -205,23 +157,4 @@ func (c *Client) invokeStream(ci *callInfo, a attempt, why failure, req, reply a
 		return err
 	}
 	return s.RecvMsg(reply)
-}
-
-// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes can be memory
-// of m's value. For a peer in this process they are a copy if the value can change, because that
-// peer can use them after the call.
-func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
-	if !peer.Local {
-		sized, err := m.Sized()
-		if err != nil {
-			return nil, err
-		}
-		defer sized.Free()
-		m = &sized
-	}
-	frozen, err := m.Freeze()
-	if err != nil {
-		return nil, err
-	}
-	return &frozen, nil
 }

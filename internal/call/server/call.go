@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -11,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -36,6 +36,7 @@ type serverCall struct {
 	conn   *serverConn
 	open   *link.CallHeader
 	method *method
+	codec  link.Codec  // of the messages
 	stats  *call.Stats // nil without a stats handler
 
 	// Exactly one of the two is set.
@@ -43,8 +44,9 @@ type serverCall struct {
 	carried *carried
 }
 
+// init sets up c.
 func (c *serverCall) init(conn *serverConn, m *method, o *link.CallHeader) {
-	c.conn, c.method, c.open = conn, m, o
+	c.conn, c.method, c.open, c.codec = conn, m, o, conn.server.codecOf(m, o)
 }
 
 // checkHead returns an error if the method's name or the profile has a string that is not valid
@@ -59,39 +61,6 @@ func (c *serverCall) checkHead() error {
 		return nil
 	}
 	return broken("the " + what + " has control characters")
-}
-
-// context returns the handler's context: the call itself, or what the tap handle, goroutine labels
-// and a stats handler have derived from it.
-func (c *serverCall) context() context.Context {
-	if s := c.conn.server; !s.Taps() && !s.scheduler.labels && s.stats == nil {
-		return c
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.more == nil || c.more.derived == nil {
-		return c
-	}
-	return c.more.derived
-}
-
-// derive replaces the handler's context with ctx, which was derived from it.
-func (c *serverCall) derive(ctx context.Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.detailsLocked().derived = ctx
-}
-
-// codec returns the codec of the call's messages.
-func (c *serverCall) codec() link.Codec {
-	if r := c.carried; r != nil && r.codec != nil {
-		return r.codec
-	}
-	own := c.conn.server.codecOf(c.open.ContentSubtype)
-	if c.open.Shared {
-		return codec.Sharing(own)
-	}
-	return own
 }
 
 // String returns a name for printing. Without it fmt would read the fields, without mu.
@@ -413,9 +382,9 @@ func validTrailer(md metadata.MD) error {
 // Encodes implements [call.Encoder].
 func (c *serverCall) Encodes() (link.Codec, string) {
 	if c.conn.peer.Local {
-		return c.codec(), ""
+		return c.codec, ""
 	}
-	return c.codec(), c.compressor()
+	return c.codec, c.compressor()
 }
 
 // compressor returns the name of the compressor of replies, "" or "identity" for none.
@@ -434,4 +403,57 @@ const acceptKey = "grpc-accept-encoding"
 // installed reports whether the server can decompress requests compressed with name.
 func installed(name string) bool {
 	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
+}
+
+// newCarried returns a call of m that s carries.
+func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *carried {
+	var r *carried
+	if m.stream != nil {
+		stream := new(serverStream)
+		r = &stream.carried
+		r.stream = stream
+	} else {
+		r = new(carried)
+	}
+	r.call.init(c, m, o)
+	r.transportStream, r.call.carried = s, r
+	return r
+}
+
+// statusOf returns the status for a handler's error: the error's own, that of a context
+// error, or Unknown. It is nil for nil.
+func statusOf(err error) *status.Status {
+	if err == nil {
+		return nil
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		st = status.FromContextError(err)
+	}
+	return st
+}
+
+// asSent returns the status that the peer gets for st. It is nil for OK, and its message is valid
+// UTF-8. If st's message is not, the details of st are lost, because protobuf cannot encode them
+// together with that message.
+func asSent(st *status.Status) *status.Status {
+	if st == nil || st.Code() == codes.OK {
+		return nil
+	}
+	if msg := st.Message(); !utf8.ValidString(msg) {
+		return status.New(st.Code(), string([]rune(msg))) // each invalid byte becomes U+FFFD
+	}
+	return st
+}
+
+// broken is an error that says which of HTTP/2's rules a call violates.
+type broken string
+
+func (b broken) Error() string { return string(b) }
+func (broken) Unwrap() error   { return link.ErrBroken }
+
+// refused returns an error for a call that is refused without being processed. It is not a status
+// error: the peer gets only its text, and makes a status of it.
+func refused(format string, args ...any) error {
+	return link.Unprocessed{Err: fmt.Errorf(format, args...)}
 }

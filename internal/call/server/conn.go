@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -128,9 +127,6 @@ func (c *serverConn) HandleUnary(u *inproc.Call) error {
 	sc.unary = u
 	onCaller := c.server.scheduler.onCaller(m, u.Caller)
 	sc.inline = onCaller || m.runsOnCaller
-	if !sc.askTap() {
-		return nil
-	}
 	return c.server.scheduler.start(sc, onCaller)
 }
 
@@ -148,9 +144,6 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc.inline = o.Caller != nil && sc.method.runsOnCaller
 	if !c.peer.Local {
 		sc.startTimer()
-	}
-	if !sc.askTap() {
-		return nil
 	}
 	return c.server.scheduler.start(sc, false)
 }
@@ -195,30 +188,6 @@ func (c *serverConn) Terms() link.Terms {
 		t.Admit = c.admission.admit
 	}
 	return t
-}
-
-// The tap handle of a server is asked as in grpc-go: for each call, known method or not, before the
-// call waits for a place and before stats handlers and interceptors see it, on the goroutine that
-// reads the connection. In process that is the caller's.
-
-// askTap asks the server's tap handle. It returns false if the handle has refused the call, which
-// has then ended.
-func (c *serverCall) askTap() bool {
-	if !c.conn.server.Taps() {
-		return true
-	}
-	c.conn.reportBegin() // for the context
-	ctx, refusal := c.conn.server.AskTap(c, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
-	if refusal == nil {
-		c.derive(ctx)
-		return true
-	}
-	c.finish(refusal)
-	c.conn.admission.giveBackAhead()
-	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave()
-	}
-	return false
 }
 
 // HandlerSession returns the session over which the call of a handler's context came, or nil for

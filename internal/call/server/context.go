@@ -224,3 +224,24 @@ func (e *ending) run() {
 		a.f()
 	}
 }
+
+// context returns the handler's context: the call itself, or what the tap handle, goroutine labels
+// and a stats handler have derived from it.
+func (c *serverCall) context() context.Context {
+	if s := c.conn.server; !s.Taps() && !s.scheduler.labels && s.stats == nil {
+		return c
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil || c.more.derived == nil {
+		return c
+	}
+	return c.more.derived
+}
+
+// derive replaces the handler's context with ctx, which was derived from it.
+func (c *serverCall) derive(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.detailsLocked().derived = ctx
+}

@@ -84,5 +84,5 @@ func (h *Handled) InProcess() bool { return h.conn.peer.Local }
 // WithMixed returns a context for a streaming handler that a *grpc.Server runs for a service of s.
 // A message that is prepared for the handler's stream can be sent on nearcall's streams, too.
 func (s *Server) WithMixed(ctx context.Context) context.Context {
-	return call.WithMixed(ctx, s.codecOf)
+	return call.WithMixed(ctx, s.codecFor)
 }

@@ -18,6 +18,9 @@ import (
 
 // newServerCall returns a call without a session.
 func newServerCall(o *link.CallHeader) *serverCall {
+	if o.Profile == nil {
+		o.Profile = new(link.Profile)
+	}
 	auth := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 	conn := &serverConn{
 		server: New(limited(0), Config{}),

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -57,11 +58,38 @@ func (c *serverCall) inlineStream() link.InlineStream {
 	return l
 }
 
+// The tap handle of a server is asked as in grpc-go: for each call, known method or not, before the
+// call waits for a place and before stats handlers and interceptors see it, on the goroutine that
+// reads the connection. In process that is the caller's.
+
+// askTap asks the server's tap handle. It returns false if the handle has refused the call, which
+// has then ended.
+func (c *serverCall) askTap() bool {
+	if !c.conn.server.Taps() {
+		return true
+	}
+	c.conn.reportBegin() // for the context
+	ctx, refusal := c.conn.server.AskTap(c, &tap.Info{FullMethodName: c.open.Method, Header: c.incomingMetadata()})
+	if refusal == nil {
+		c.derive(ctx)
+		return true
+	}
+	c.finish(refusal)
+	c.conn.admission.giveBackAhead()
+	if c.carried != nil && c.carried.stream == nil {
+		c.carried.leave()
+	}
+	return false
+}
+
 // start runs c, on its caller's goroutine if onCaller is set. Otherwise it returns at once, with two
 // exceptions. If c's method has a loop that lets callers run tasks, start returns when the task
 // waits or ends. If the session reads each call on another goroutine, start waits for a place. If
 // start returns an error, c does not run, and its context has ended.
 func (s *scheduler) start(c *serverCall, onCaller bool) (err error) {
+	if !c.askTap() {
+		return nil
+	}
 	a, inline := &c.conn.admission, c.inlineStream()
 	var up wakeUp
 	s.mu.Lock()

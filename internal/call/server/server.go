@@ -262,9 +262,21 @@ func quotable(name string) string {
 	return name[:maxName] + "..."
 }
 
-// codecOf returns the codec of a call: the configured one, otherwise that of the content-subtype,
+// codecOf returns the codec of the messages of a call of m.
+func (s *Server) codecOf(m *method, o *link.CallHeader) link.Codec {
+	if m.codec != nil {
+		return m.codec
+	}
+	own := s.codecFor(o.ContentSubtype)
+	if o.Shared {
+		return codec.Sharing(own)
+	}
+	return own
+}
+
+// codecFor returns the codec of a content-subtype: the configured one, otherwise the subtype's,
 // otherwise the default.
-func (s *Server) codecOf(subtype string) link.Codec {
+func (s *Server) codecFor(subtype string) link.Codec {
 	if s.forced != nil {
 		return s.forced
 	}

@@ -68,7 +68,7 @@ func (s *serverStream) SendMsg(m any) error {
 func (s *serverStream) send(m any) (unsent bool, err error) {
 	c := &s.call
 	f := &s.sendFrame
-	f.Msg, f.HasMsg = call.MessageOf(m, s.codec), true
+	f.Msg, f.HasMsg = call.MessageOf(m, c.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
 		f.Msg = link.Message{}
 		return true, err
@@ -106,22 +106,4 @@ func (s *serverStream) RecvMsg(m any) error {
 		s.call.finish(status.Convert(err))
 	}
 	return err
-}
-
-// newCarried returns a call of m that s carries.
-func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *carried {
-	var r *carried
-	if m.stream != nil {
-		stream := new(serverStream)
-		r = &stream.carried
-		r.stream = stream
-	} else {
-		r = new(carried)
-	}
-	r.call.init(c, m, o)
-	r.transportStream, r.call.carried = s, r
-	if r.codec = m.codec; r.codec == nil {
-		r.codec = r.call.codec()
-	}
-	return r
 }

@@ -23,11 +23,10 @@ func (c *serverCall) readRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return call.ContextStatus(err)
 	}
-	own := c.codec()
-	to := link.Sink{Dst: dst, Codec: codec.Until(own, c), Limit: c.maxRecv(), Compressor: c.open.Encoding}
+	to := link.Sink{Dst: dst, Codec: codec.Until(c.codec, c), Limit: c.maxRecv(), Compressor: c.open.Encoding}
 	err := c.unary.Take(&to)
 	if err == nil {
-		c.stats.Received(dst, own, to.Size)
+		c.stats.Received(dst, c.codec, to.Size)
 		return nil
 	}
 	if send, ok := errors.AsType[*link.SendError](err); ok {
@@ -43,7 +42,7 @@ func (c *serverCall) readRequest(dst any) error {
 // reply ends the call with v. If it returns an error, the call has not ended. The end goes with v,
 // unless a stats handler must learn of v before the caller gets the end.
 func (c *serverCall) reply(v any) error {
-	msg := call.MessageOf(v, c.codec())
+	msg := call.MessageOf(v, c.codec)
 	if err := c.checkSend(&msg); err != nil {
 		return err
 	}
@@ -136,7 +135,6 @@ func (c *serverCall) reopen(header metadata.MD) {
 type carried struct {
 	call   serverCall
 	stream *serverStream // nil for a unary method
-	codec  link.Codec
 
 	// headerMu is held while a header is sent without a message, so that no message overtakes it.
 	headerMu sync.Mutex
@@ -235,7 +233,7 @@ func (r *carried) receive(m any, f *link.Frame) error {
 		return err
 	}
 	r.recvOnce = true
-	c.stats.Received(m, r.codec, f.Size)
+	c.stats.Received(m, c.codec, f.Size)
 	if c.method.clientStreams() {
 		return nil
 	}
@@ -258,7 +256,7 @@ func (r *carried) next(m any, f *link.Frame) error {
 	if err := c.Err(); err != nil {
 		r.transportStream.Abort(err)
 	}
-	f.Sink = link.Sink{Dst: call.Wanted(m), Codec: codec.Until(r.codec, c), Limit: c.maxRecv()}
+	f.Sink = link.Sink{Dst: call.Wanted(m), Codec: codec.Until(c.codec, c), Limit: c.maxRecv()}
 	if c.conn.peer.Local {
 		f.Compressor = c.open.Encoding
 	}
