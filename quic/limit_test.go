@@ -106,8 +106,8 @@ func TestCallsWaitForHandlersOfCancelledCalls(t *testing.T) {
 	})
 }
 
-// A task that waits for its turn and is abandoned takes none.
-func TestATaskThatIsAbandonedTakesNoTurn(t *testing.T) {
+// A task that is abandoned while it waits for its turn keeps none.
+func TestATaskThatIsAbandonedKeepsNoTurn(t *testing.T) {
 	looptest.Abandon(t, func() {
 		for _, told := range []bool{true, false} {
 			h := looptest.NewBoundHost()

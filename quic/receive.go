@@ -144,7 +144,7 @@ func (st *stream) callerEndedLocked() {
 // awaitLocked waits until more frames have arrived.
 func (st *stream) awaitLocked() {
 	if !st.direct {
-		st.in.receiver.Wait(&st.mu, st.waiter)
+		st.in.receiver.Wait(&st.mu, nil)
 		return
 	}
 	st.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 // Sending.
 //
-// The sender never blocks within quic-go, because it may be a task of a loop. It passes to quic-go
+// The sender never blocks within quic-go, so that ends and headers never wait. It passes to quic-go
 // only what quic-go takes at once. A separate goroutine writes the rest, and the next message
 // waits until that goroutine is done. Ends and headers do not wait: the same goroutine writes
 // them, too.
@@ -61,7 +61,7 @@ func (st *stream) Send(f *link.Frame) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for f.HasMsg && st.out.err == nil && (st.out.writing || st.out.stopped) {
-		st.out.sender.Wait(&st.mu, st.waiter)
+		st.out.sender.Wait(&st.mu, nil)
 	}
 	if st.out.err != nil {
 		return st.out.err

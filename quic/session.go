@@ -87,7 +87,7 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{Blocks: true, OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
@@ -139,19 +139,7 @@ func (s *session) meet(ctx context.Context) error {
 }
 
 // An opening is a call that waits until the peer accepts another call.
-type opening struct {
-	cancel context.CancelFunc
-	stream *q.Stream // nil until it is opened
-}
-
-// Abandoned implements [wait.Abandoned]. If a stream was opened for the task, the task no longer uses
-// it.
-func (o *opening) Abandoned() {
-	o.cancel()
-	if o.stream != nil {
-		drop(o.stream)
-	}
-}
+type opening struct{ cancel context.CancelFunc }
 
 // drop resets a stream of which nothing was sent.
 func drop(qs *q.Stream) {
@@ -234,13 +222,7 @@ func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
 		delete(s.opening, o)
 		s.mu.Unlock()
 	}()
-	w := wait.TaskOf(ctx)
-	defer wait.OnAbandon(w, o)()
-	err := wait.Outside(w, func() (err error) {
-		o.stream, err = s.conn.OpenStreamSync(all)
-		return err
-	})
-	return o.stream, err
+	return s.conn.OpenStreamSync(all)
 }
 
 func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {

@@ -21,9 +21,8 @@ type stream struct {
 	session  *session
 	qs       *q.Stream
 	caller   bool
-	deadline time.Time // of a call of this side; zero for none
-	waiter   wait.Waiter
-	direct   bool        // a caller that waits for its reply reads the stream itself
+	deadline time.Time   // of a call of this side; zero for none
+	direct   bool        // the caller of Invoke waits, and reads the stream itself
 	sends    string      // the compressor of sent messages; used by the sender only
 	begun    atomic.Bool // the head of the peer's call has arrived
 	input    input
@@ -207,21 +206,14 @@ func (st *stream) OnAbort(f func(error)) {
 	}
 }
 
-func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
-
 var errShort = fmt.Errorf("%w: the stream ends before the call", wire.ErrProtocol)
 
-// Invoke implements [link.Session]. A caller that is not a task reads its reply itself.
+// Invoke implements [link.Session]. The caller reads its reply itself.
 func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := link.ContextErr(ctx); err != nil {
 		return err
 	}
-	m, inBytes := c.Request.(*link.Message)
-	if !inBytes {
-		live := link.Live(c.Request, c.Codec)
-		m = &live
-	}
-	message, compressed, err := encoded.Encode(m, c.Encoding)
+	message, compressed, err := encoded.Encode(c.Message(), c.Encoding)
 	if err != nil {
 		return err
 	}
@@ -230,8 +222,7 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err != nil {
 		return err
 	}
-	st.waiter = wait.TaskOf(ctx)
-	st.direct, st.in.wanted = st.waiter == nil, true
+	st.direct, st.in.wanted = true, true
 	if ctx.Done() != nil {
 		defer wait.AfterFunc(ctx, func() { st.abort(link.ContextEnd(wait.DoneErr(ctx)), true) })()
 	}
@@ -242,9 +233,6 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	st.mu.Lock()
 	if st.out.err == nil {
 		st.sendLocked(&step)
-	}
-	if !st.direct {
-		go st.pump()
 	}
 	for !st.in.Replied(c.Limit) {
 		st.awaitLocked()

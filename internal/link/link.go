@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/counters"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A Session carries calls between two peers, in both directions. Its methods are
@@ -154,9 +153,6 @@ type Stream interface {
 	// received without waiting. OnAbort is called at most once, before several goroutines use the
 	// stream.
 	OnAbort(f func(reason error))
-
-	// SetWaiter sets the Waiter for Send and Recv; nil for goroutines.
-	SetWaiter(w wait.Waiter)
 }
 
 // MessageOverhead is the size, in bytes, that flow control and stats add to each
@@ -230,6 +226,15 @@ type UnaryCall struct {
 	Shared any // what [Caps.NewCall] has allocated with the call for its session
 }
 
+// Message returns the request as a message.
+func (c *UnaryCall) Message() *Message {
+	if m, encoded := c.Request.(*Message); encoded {
+		return m
+	}
+	live := Live(c.Request, c.Codec)
+	return &live
+}
+
 // Packed is metadata in encoded form. A map can take thirty times as much memory, so the map is
 // made only when it is needed.
 type Packed interface {
@@ -299,6 +304,10 @@ type Caps struct {
 	// Local says that the caller's context reaches the callee, so the callee needs no timer for
 	// the deadline.
 	Local bool
+
+	// Blocks says that Invoke and NewStream block their goroutine even if it runs a task of an
+	// event loop: see [Invoke] and [NewStream].
+	Blocks bool
 
 	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
 	OneShot bool

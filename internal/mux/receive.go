@@ -182,12 +182,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		return err
 	}
 	step := wire.Step{Open: &c.CallHeader, HasMessage: true, HalfClose: true}
-	m, inBytes := c.Request.(*link.Message)
-	if !inBytes {
-		live := link.Live(c.Request, c.Codec)
-		m = &live
-	}
-	message, err := s.encode(&step, m, c.Encoding)
+	message, err := s.encode(&step, c.Message(), c.Encoding)
 	if err != nil {
 		return err
 	}

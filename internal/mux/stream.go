@@ -14,7 +14,7 @@ import (
 )
 
 // A stream is one side of a call.
-// It implements [link.InlineStream], [link.Stream] and [link.Freer].
+// It implements [link.InlineStream], [link.TaskStream] and [link.Freer].
 type stream struct {
 	session *Session
 	caller  bool

@@ -120,10 +120,10 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	return err
 }
 
-// Outside runs f, which may block its goroutine, and returns f's error. If w is not nil, f runs
-// on another goroutine and w waits for it, so that a task does not block its loop.
+// Outside runs f, which may block its goroutine, and returns f's error. If the caller is a task, f
+// runs on another goroutine and w waits for it, so that the task does not block its loop.
 func Outside(w Waiter, f func() error) error {
-	if w == nil {
+	if l, ok := w.(interface{ Inside() bool }); w == nil || ok && !l.Inside() {
 		return f()
 	}
 	p := w.Parker()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -554,6 +555,17 @@ func TestWaitContextAgainstItsContext(t *testing.T) {
 }
 
 // What runs outside of a task has returned when the task goes on.
+// What a goroutine waits for runs on that goroutine, even if the Waiter is a loop.
+func TestOutsideALoopNothingRunsElsewhere(t *testing.T) {
+	for _, w := range []wait.Waiter{nil, transporttest.NewTasks()} {
+		var ran uintptr
+		_ = wait.Outside(w, func() error { ran = goid.ID(); return nil })
+		if ran != goid.ID() {
+			t.Errorf("with the Waiter %T the function ran on another goroutine", w)
+		}
+	}
+}
+
 func TestWhatRunsOutsideIsWaitedFor(t *testing.T) {
 	own := errors.New("own")
 	check := func(t *testing.T, w wait.Waiter) {

@@ -496,14 +496,12 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 	}
 	var cancel context.CancelFunc
 	a.ctx, cancel = a.withTimer(header.Deadline)
-	if a.stream, err = a.session.NewStream(a.ctx, header); err != nil {
+	if a.stream, err = link.NewStream(a.ctx, a.session, header); err != nil {
 		cancel()
 		return unsent(a.session, err), err
 	}
 	s.onFinish(cancel)
-	if w := wait.WaiterOf(ctx); w != nil {
-		a.stream.SetWaiter(w)
-	}
+	a.stream = link.StreamFor(wait.WaiterOf(ctx), a.stream)
 	a.header = header
 	a.reportHeader()
 	return false, nil

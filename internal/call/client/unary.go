@@ -94,7 +94,7 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 	a.stats.Sent(req, &msg)
 	ctx, cancel := a.withTimer(u.Deadline)
 	defer cancel()
-	err = a.session.Invoke(ctx, u)
+	err = link.Invoke(ctx, a.session, u)
 	if err == nil && u.Late {
 		u.End, err = link.End{}, context.DeadlineExceeded
 	}

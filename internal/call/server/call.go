@@ -416,7 +416,7 @@ func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *ca
 		r = new(carried)
 	}
 	r.call.init(c, m, o)
-	r.transportStream, r.call.carried = s, r
+	r.transportStream, r.call.carried = link.StreamFor(m.loop, s), r
 	return r
 }
 

@@ -192,9 +192,6 @@ type loopJob serverCall
 
 func (j *loopJob) Run() {
 	c := (*serverCall)(j)
-	if c.carried != nil {
-		c.carried.transportStream.SetWaiter(c.method.loop)
-	}
 	c.run()
 	c.conn.server.scheduler.finished(c)
 }

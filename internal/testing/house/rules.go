@@ -87,7 +87,7 @@ var Imports = []Rule{
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
 	{Pkg: "internal/testing/asking", May: []string{"internal/transport/sock"}},
-	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/testing/needs", "internal/wait"}},
+	{Pkg: "internal/testing/...", May: []string{"internal/goid", "internal/link", "internal/testing/needs", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
 	{Pkg: "test"},
 

@@ -140,6 +140,22 @@ func parkedReceiver(b *bed) {
 	}
 }
 
+func othersRun(b *bed) {
+	for _, s := range b.both() {
+		received := s[0].start(func() {
+			if r := s[0].receive(); r.err != nil || len(r.bytes) != 5 {
+				b.Errorf("received %+v, want a message of 5 bytes", r)
+			}
+		})
+		if over(received) {
+			b.Fatal("the receiver did not wait")
+		}
+		<-s[0].start(func() {})
+		s[1].must(b.message('a', 5))
+		<-received
+	}
+}
+
 func captured(b *bed) {
 	for _, parked := range []bool{true, false} {
 		for _, s := range b.both() {

@@ -40,6 +40,7 @@ var cases = []struct {
 	{"an end alone", endAlone},
 	{"end of sending", endOfSending},
 	{"a parked receiver gets the next message", parkedReceiver},
+	{"others run while a receiver waits", othersRun},
 	{"what was sent belongs to the sender again", captured},
 	{"a header that was sent does not change", headerStays},
 	{"without Dst the message stays", withoutDst},
@@ -121,7 +122,7 @@ func (b *bed) side(st link.Stream, tasks bool) *side {
 	s := &side{Stream: st, bed: b}
 	if tasks {
 		s.loop = NewTasks()
-		st.SetWaiter(s.loop)
+		s.Stream = link.StreamFor(s.loop, st)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

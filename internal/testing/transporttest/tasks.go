@@ -4,7 +4,9 @@ import (
 	"context"
 	"iter"
 	"sync"
+	"sync/atomic"
 
+	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -13,7 +15,8 @@ import (
 // suspended. It panics if a Parker holds a token when a task gets or releases it,
 // which package wait rules out.
 type Tasks struct {
-	running *task // used only by the goroutine in Run
+	running *task          // used only by the goroutine in Run, and its tasks
+	inside  atomic.Uintptr // the goroutine ID of the running task; 0 for none
 
 	mu       sync.Mutex
 	runnable []*task
@@ -24,6 +27,7 @@ type Tasks struct {
 // A task is a coroutine, and its own Parker.
 type task struct {
 	loop   *Tasks
+	id     uintptr // 0 until the task has begun
 	resume func() (struct{}, bool)
 	yield  func(struct{}) bool
 
@@ -41,6 +45,8 @@ func (l *Tasks) Go(f func()) {
 	t := &task{loop: l}
 	t.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
+		t.id = goid.ID()
+		l.inside.Store(t.id)
 		f()
 	})
 	l.mu.Lock()
@@ -64,7 +70,9 @@ func (l *Tasks) Run() {
 		l.running = l.runnable[0]
 		l.runnable = l.runnable[1:]
 		l.mu.Unlock()
+		l.inside.Store(l.running.id)
 		l.running.resume()
+		l.inside.Store(0)
 		l.running = nil
 	}
 }
@@ -92,13 +100,16 @@ func (l *Tasks) wake() {
 
 // Parker implements [wait.Waiter]. Only tasks may call it.
 func (l *Tasks) Parker() wait.Parker {
-	t := l.running
-	if t == nil {
+	if !l.Inside() {
 		panic("transporttest: something that is no task waits on a loop")
 	}
+	t := l.running
 	t.empty("is asked for")
 	return t
 }
+
+// Inside reports whether the caller is the running task.
+func (l *Tasks) Inside() bool { return l.inside.Load() == goid.ID() }
 
 // Release implements [wait.Waiter].
 func (l *Tasks) Release(p wait.Parker) { p.(*task).empty("is released") }

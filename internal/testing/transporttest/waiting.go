@@ -34,6 +34,7 @@ func (s *side) fill() (sent *atomic.Int64, err *error, done <-chan struct{}) {
 	if over(done) {
 		s.bed.Fatalf("the sender did not wait; it returned %v after %d messages", *err, sent.Load())
 	}
+	<-s.start(func() {}) // others run while the sender waits
 	if n := sent.Load(); n > most {
 		s.bed.Fatalf("%d messages of 1000 bytes were sent with a window of %d bytes", n, s.bed.suite.Window)
 	}

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Codec is the codec that a *grpc.Server with [Handler] needs.
@@ -133,7 +132,7 @@ func (st *callee) Send(f *link.Frame) error {
 		}
 	}
 	if f.HasMsg {
-		if err := wait.Outside(st.waiter, func() error { return st.inner.SendMsg(&m) }); err != nil {
+		if err := st.inner.SendMsg(&m); err != nil {
 			return st.broken(err)
 		}
 	}
@@ -159,7 +158,7 @@ func (st *callee) Recv(f *link.Frame) error {
 		return st.state()
 	}
 	var m mem.BufferSlice
-	err := wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(&m) })
+	err := st.inner.RecvMsg(&m)
 	switch {
 	case err == io.EOF:
 		f.EndSend = true

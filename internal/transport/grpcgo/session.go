@@ -47,6 +47,7 @@ var errLeft = errors.New("the connection to the ordinary gRPC server has ended")
 // it says with grpc-go. Errors of conn can wrap [link.ErrUnprocessed]. end is called when the session
 // has ended.
 func NewSession(conn grpc.ClientConnInterface, name, authority string, peer link.Peer, end func()) *Session {
+	peer.Blocks = true
 	s := &Session{
 		conn: conn, name: name, authority: authority, peer: peer, end: end,
 		done: make(chan struct{}), ended: make(chan struct{}), live: make(map[*stream]struct{}),
@@ -79,12 +80,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := link.ContextErr(ctx); err != nil {
 		return err
 	}
-	m, inBytes := c.Request.(*link.Message)
-	if !inBytes {
-		live := link.Live(c.Request, c.Codec)
-		m = &live
-	}
-	request, err := m.Freeze()
+	request, err := c.Message().Freeze()
 	if err != nil {
 		return err
 	}
@@ -94,10 +90,8 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	}
 	var reply mem.BufferSlice
 	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
-	err = wait.Outside(wait.WaiterOf(ctx), func() error {
-		defer s.endUnary() // here, as a task that is abandoned does not continue
-		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
-	})
+	err = s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
+	s.endUnary()
 	delete(c.Header, "content-type")
 	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {
@@ -171,11 +165,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	s.live[st] = struct{}{}
 	s.mu.Unlock()
 	stay := wait.AfterFunc(ctx, func() { st.cancel(nil) })
-	var inner grpc.ClientStream
-	err := wait.Outside(wait.WaiterOf(ctx), func() (err error) {
-		inner, err = s.conn.NewStream(st.ctx, &streamDesc, o.Method, s.optionsOf(o)...)
-		return err
-	})
+	inner, err := s.conn.NewStream(st.ctx, &streamDesc, o.Method, s.optionsOf(o)...)
 	switch {
 	case !stay():
 		err = link.ContextEnd(wait.DoneErr(ctx))

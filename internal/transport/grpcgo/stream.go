@@ -12,13 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A side is what both sides of a call have.
 type side struct {
-	waiter wait.Waiter
-
 	mu      sync.Mutex
 	reason  error // of Abort
 	onAbort func(error)
@@ -34,9 +31,6 @@ func (s *side) OnAbort(f func(error)) {
 		f(reason)
 	}
 }
-
-// SetWaiter implements [link.Stream].
-func (s *side) SetWaiter(w wait.Waiter) { s.waiter = w }
 
 // decode decodes the message m into f.
 func decode(m mem.BufferSlice, f *link.Frame) error {
@@ -73,7 +67,7 @@ func (st *stream) Send(f *link.Frame) error {
 			return err
 		}
 		defer m.Free()
-		err = wait.Outside(st.waiter, func() error { return st.inner.SendMsg(&m) })
+		err = st.inner.SendMsg(&m)
 		switch {
 		case err == io.EOF:
 			return link.ErrEnded
@@ -108,16 +102,13 @@ func (st *stream) Recv(f *link.Frame) error {
 
 func (st *stream) receive(f *link.Frame) error {
 	if !st.headerKnown {
-		err := wait.Outside(st.waiter, func() error {
-			md, err := st.inner.Header()
-			if md != nil {
-				f.Header = md.Copy()
-				delete(f.Header, "content-type")
-			}
-			return err
-		})
+		md, err := st.inner.Header()
+		if md != nil {
+			f.Header = md.Copy()
+			delete(f.Header, "content-type")
+		}
 		if err == nil && f.Header == nil { // the call has ended without a header or a message
-			err = wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(new(mem.BufferSlice)) })
+			err = st.inner.RecvMsg(new(mem.BufferSlice))
 		}
 		if st.headerKnown = true; err != nil {
 			return st.end(f, err)
@@ -127,14 +118,11 @@ func (st *stream) receive(f *link.Frame) error {
 	if f.Dst == nil {
 		// The caller wants only the end, and messages must stay unread. grpc-go cannot wait for
 		// the end without reading messages, so wait for the stream's own end.
-		_ = wait.Outside(st.waiter, func() error {
-			<-st.ctx.Done()
-			return nil
-		})
+		<-st.ctx.Done()
 		return st.end(f, status.FromContextError(context.Cause(st.ctx)).Err())
 	}
 	var m mem.BufferSlice
-	if err := wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(&m) }); err != nil {
+	if err := st.inner.RecvMsg(&m); err != nil {
 		return st.end(f, err)
 	}
 	return decode(m, f)

@@ -21,9 +21,12 @@ type locking struct {
 	hold func(what string)
 }
 
-func (u *locking) Copies(any) bool                        { return u.says }
-func (u *locking) Copy(any, any) (int, bool, error)       { return 0, false, nil }
-func (u *locking) Append(b []byte, v any) ([]byte, error) { u.hold("append"); return u.Codec.Append(b, v) }
+func (u *locking) Copies(any) bool                  { return u.says }
+func (u *locking) Copy(any, any) (int, bool, error) { return 0, false, nil }
+func (u *locking) Append(b []byte, v any) ([]byte, error) {
+	u.hold("append")
+	return u.Codec.Append(b, v)
+}
 func (u *locking) Decode(data link.Data, v any) (bool, error) {
 	u.hold("decode")
 	return u.Codec.Decode(data, v)

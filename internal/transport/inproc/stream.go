@@ -23,7 +23,7 @@ type pipe struct {
 	reported sync.Once // the session learns that the call has ended
 }
 
-// A streamEnd is one side's end of the stream. It implements [link.Stream].
+// A streamEnd is one side's end of the stream. It implements [link.TaskStream].
 type streamEnd struct {
 	pipe    *pipe
 	in, out *queue

@@ -172,7 +172,7 @@ func (s *stream) recvEnd(f *link.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.in.data.Len() == 0 && s.in.err == nil {
-		s.in.receiver.Wait(&s.mu, s.waiter)
+		s.in.receiver.Wait(&s.mu, nil)
 	}
 	if s.in.data.Len() > 0 || !s.request.kind.enveloped() && !s.partial.done && s.in.err == io.EOF {
 		return nil
@@ -315,7 +315,7 @@ func (s *stream) nextLocked(n int64) ([]byte, error) {
 		if in.err != nil {
 			return nil, in.err
 		}
-		in.receiver.Wait(&s.mu, s.waiter)
+		in.receiver.Wait(&s.mu, nil)
 	}
 	wait.Unpark(in.reader.Wake())
 	return in.data.Next(int(min(n, int64(in.data.Len())))), nil

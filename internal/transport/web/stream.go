@@ -28,8 +28,7 @@ import (
 type stream struct {
 	session  *session
 	request  *request
-	window   int // in bytes
-	waiter   wait.Waiter
+	window   int    // in bytes
 	begin    func() // gives the call to the acceptor, once
 	encoding string // compressor of sent messages; only the callee's sender uses it
 	partial  partial
@@ -83,7 +82,7 @@ func (s *stream) Send(f *link.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f.HasMsg && s.sendErr == nil && s.queued >= s.window {
-		s.sender.Wait(&s.mu, s.waiter)
+		s.sender.Wait(&s.mu, nil)
 	}
 	switch {
 	case s.sendErr != nil:
@@ -147,8 +146,6 @@ func (s *stream) OnAbort(f func(error)) {
 		f(reason)
 	}
 }
-
-func (s *stream) SetWaiter(w wait.Waiter) { s.waiter = w }
 
 // encode returns m as it is written: in the request's framing, and compressed if the stream's
 // messages are. Empty messages are not compressed. The error is a *link.SendError.
