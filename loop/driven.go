@@ -48,7 +48,7 @@ func (d *driven) queue(t *task, handoff bool) error {
 	wake := !d.driving
 	d.driving = true
 	if wake && handoff && d.drivenByCallers {
-		wake = d.giveTurns(maxHandoffTurns)
+		wake = d.giveTurnsLocked(maxHandoffTurns)
 	}
 	d.loop.mu.Unlock()
 	if wake {
@@ -64,17 +64,17 @@ func (d *driven) startOwnDriver() error {
 	return nil
 }
 
-// drive is giveTurns for a driver that does not hold mu.
+// drive is giveTurnsLocked for a driver that does not hold mu.
 func (d *driven) drive(maxTurns int) (more bool) {
 	d.loop.mu.Lock()
 	defer d.loop.mu.Unlock()
-	return d.giveTurns(maxTurns)
+	return d.giveTurnsLocked(maxTurns)
 }
 
-// giveTurns gives tasks up to maxTurns turns, or any number if maxTurns is 0. If it returns true,
+// giveTurnsLocked gives tasks up to maxTurns turns, or any number if maxTurns is 0. If it returns true,
 // more tasks are ready and the caller is still the driver: it must continue or wake another.
 // If it returns false, driving is unset. mu is held, and released while tasks run.
-func (d *driven) giveTurns(maxTurns int) (more bool) {
+func (d *driven) giveTurnsLocked(maxTurns int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
 		if n == maxTurns && maxTurns > 0 && l.ready.first != nil {
@@ -83,11 +83,11 @@ func (d *driven) giveTurns(maxTurns int) (more bool) {
 		}
 		t := l.nextTurnLocked()
 		if t != nil {
-			d.resumeTask(t)
+			d.resumeTaskLocked(t)
 			continue
 		}
 		if l.refusal != nil && len(d.idle) > 0 {
-			d.endIdle()
+			d.endIdleLocked()
 			continue
 		}
 		d.driving = false
@@ -96,9 +96,9 @@ func (d *driven) giveTurns(maxTurns int) (more bool) {
 	}
 }
 
-// resumeTask resumes t, which has the turn, until it waits or ends. mu is held, and
+// resumeTaskLocked resumes t, which has the turn, until it waits or ends. mu is held, and
 // released while t runs.
-func (d *driven) resumeTask(t *task) {
+func (d *driven) resumeTaskLocked(t *task) {
 	l := d.loop
 	c := t.coroutine
 	if c == nil {
@@ -152,9 +152,9 @@ func (d *driven) resumeTask(t *task) {
 	}
 }
 
-// endIdle ends the idle coroutines. Only the driver calls it. mu is held, and released
+// endIdleLocked ends the idle coroutines. Only the driver calls it. mu is held, and released
 // while they end.
-func (d *driven) endIdle() {
+func (d *driven) endIdleLocked() {
 	idle := d.idle
 	d.idle = nil
 	d.loop.mu.Unlock()

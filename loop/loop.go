@@ -190,7 +190,7 @@ func (l *Loop) giveTurnLocked(t *task) {
 		l.running.Store(t.id)
 		t.state = running
 		if l.watch != nil {
-			l.watch.start()
+			l.watch.startLocked()
 		}
 	}
 }

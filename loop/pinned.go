@@ -110,7 +110,7 @@ func (p *pinned) leave() {
 	l := p.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.endIdle()
+	p.endIdleLocked()
 	p.isRunning = false
 	if l.ready.first == nil {
 		p.driving = false

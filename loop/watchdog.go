@@ -51,9 +51,9 @@ type watch struct {
 // every returns the time between two checks.
 func (w *watch) every() time.Duration { return durations.Recheck(w.limit / 4) }
 
-// start starts the timer if it does not run. It is called when a task gets the turn. mu is
+// startLocked starts the timer if it does not run. It is called when a task gets the turn. mu is
 // held.
-func (w *watch) start() {
+func (w *watch) startLocked() {
 	if w.isRunning {
 		return
 	}

@@ -124,7 +124,7 @@ func (b *board) draw(from *person, part *pb.Part) error {
 	}
 	fresh := part.GetXy()[2*(known-start):]
 	s.Xy = append(s.Xy, fresh...)
-	b.tell(from, &pb.Event{What: &pb.Event_Part{Part: &pb.Part{
+	b.tellLocked(from, &pb.Event{What: &pb.Event_Part{Part: &pb.Part{
 		Author: s.GetAuthor(), Stroke: s.GetStroke(), Start: uint32(known), Color: s.GetColor(), Xy: fresh,
 	}}})
 	return nil
@@ -136,5 +136,5 @@ func (b *board) clear() {
 	defer b.mu.Unlock()
 	clear(b.strokes)
 	b.order, b.points = nil, 0
-	b.tell(nil, &pb.Event{What: &pb.Event_Clear{Clear: &pb.Clear{}}})
+	b.tellLocked(nil, &pb.Event{What: &pb.Event_Clear{Clear: &pb.Clear{}}})
 }

@@ -28,7 +28,7 @@ func (b *board) enter() *person {
 		whole := &pb.Part{Author: s.GetAuthor(), Stroke: s.GetStroke(), Color: s.GetColor(), Xy: slices.Clip(s.GetXy())}
 		p.backlog = append(p.backlog, &pb.Event{What: &pb.Event_Part{Part: whole}})
 	}
-	b.count()
+	b.countLocked()
 	return p
 }
 
@@ -36,16 +36,16 @@ func (b *board) leave(p *person) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.people, p)
-	b.count()
+	b.countLocked()
 }
 
-// count tells everyone how many people there are. mu is held.
-func (b *board) count() {
-	b.tell(nil, &pb.Event{What: &pb.Event_People{People: &pb.People{Count: uint32(len(b.people))}}})
+// countLocked tells everyone how many people there are. mu is held.
+func (b *board) countLocked() {
+	b.tellLocked(nil, &pb.Event{What: &pb.Event_People{People: &pb.People{Count: uint32(len(b.people))}}})
 }
 
-// tell sends e to everyone but the person from. mu is held.
-func (b *board) tell(from *person, e *pb.Event) {
+// tellLocked sends e to everyone but the person from. mu is held.
+func (b *board) tellLocked(from *person, e *pb.Event) {
 	for p := range b.people {
 		if p == from || len(p.backlog) > p.limit {
 			continue

@@ -118,9 +118,9 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 	}
 	for {
 		c.mu.Lock()
-		c.noticeEnd()
+		c.noticeEndLocked()
 		if c.state == connectivity.Idle {
-			c.startDialing()
+			c.startDialingLocked()
 		}
 		state, failure, changed := c.state, c.failure, c.changed
 		c.mu.Unlock()
@@ -161,30 +161,30 @@ func (c *Connector) notReady(ctx context.Context) error {
 // hasEnded reports whether the session and all its calls have ended.
 func (s *session) hasEnded() bool { return link.IsClosed(s.Ended()) }
 
-// noticeEnd leaves state Ready if the session takes no more calls. mu is held.
-func (c *Connector) noticeEnd() {
+// noticeEndLocked leaves state Ready if the session takes no more calls. mu is held.
+func (c *Connector) noticeEndLocked() {
 	if s := c.ready.Load(); s != nil && link.IsClosed(s.Done()) {
 		c.redial.ended(s, c.Backoff)
-		c.retire(s)
+		c.retireLocked(s)
 		if c.state == connectivity.Ready {
-			c.setState(connectivity.Idle)
+			c.setStateLocked(connectivity.Idle)
 		}
 	}
 }
 
-// retire gives no more calls to s, which is drained. mu is held.
-func (c *Connector) retire(s *session) {
+// retireLocked gives no more calls to s, which is drained. mu is held.
+func (c *Connector) retireLocked(s *session) {
 	c.ready.Store(nil)
 	c.draining = append(slices.DeleteFunc(c.draining, (*session).hasEnded), s)
 }
 
-// setState changes the state. mu is held.
-func (c *Connector) setState(s connectivity.State) {
+// setStateLocked changes the state. mu is held.
+func (c *Connector) setStateLocked(s connectivity.State) {
 	if c.state == s {
 		return
 	}
 	c.state = s
-	c.log(s)
+	c.logLocked(s)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	for o := range c.observers {
@@ -194,9 +194,9 @@ func (c *Connector) setState(s connectivity.State) {
 
 var logger = grpclog.Component("nearcall")
 
-// log logs a change of the state. finishDial logs failed attempts as warnings, as in grpc-go; the
+// logLocked logs a change of the state. finishDial logs failed attempts as warnings, as in grpc-go; the
 // backoff limits their rate. mu is held.
-func (c *Connector) log(s connectivity.State) {
+func (c *Connector) logLocked(s connectivity.State) {
 	switch {
 	case c.Name == "":
 	case s == connectivity.TransientFailure:
@@ -216,7 +216,7 @@ type observer struct{ see func(connectivity.State) }
 func (c *Connector) Observe(f func(connectivity.State)) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noticeEnd()
+	c.noticeEndLocked()
 	if c.observers == nil {
 		c.observers = make(map[*observer]struct{})
 		go c.noticeEnds()
@@ -238,17 +238,17 @@ func (c *Connector) noticeEnds() {
 	}
 }
 
-// startDialing starts the dial loop, which waits first if a backoff is due. mu is held
+// startDialingLocked starts the dial loop, which waits first if a backoff is due. mu is held
 // and the state is Idle.
-func (c *Connector) startDialing() {
+func (c *Connector) startDialingLocked() {
 	delay := time.Until(c.redial.due)
 	if delay > 0 {
 		c.failure = c.redial.failure()
-		c.setState(connectivity.TransientFailure)
+		c.setStateLocked(connectivity.TransientFailure)
 	} else {
-		c.setState(connectivity.Connecting)
+		c.setStateLocked(connectivity.Connecting)
 	}
-	c.startIdleTimer()
+	c.startIdleTimerLocked()
 	var ctx context.Context
 	ctx, c.stopDial = context.WithCancel(c.ctx)
 	c.attempts++
@@ -330,7 +330,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 		if c.Name != "" {
 			logger.Warningf("failed to connect to %s: %q", c.Name, err)
 		}
-		c.setState(connectivity.TransientFailure)
+		c.setStateLocked(connectivity.TransientFailure)
 		return false, c.redial.failed(begun, c.Backoff)
 	}
 	c.stopDial()
@@ -341,7 +341,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 		counters.Reconnections.Add(1)
 	}
 	c.connected = true
-	c.setState(connectivity.Ready)
+	c.setStateLocked(connectivity.Ready)
 	return true, next
 }
 
@@ -349,9 +349,9 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 func (c *Connector) Connect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noticeEnd()
+	c.noticeEndLocked()
 	if c.state == connectivity.Idle {
-		c.startDialing()
+		c.startDialingLocked()
 	}
 }
 
@@ -387,7 +387,7 @@ func (c *Connector) ResetConnectBackoff() {
 func (c *Connector) GetState() connectivity.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noticeEnd()
+	c.noticeEndLocked()
 	return c.state
 }
 
@@ -396,7 +396,7 @@ func (c *Connector) GetState() connectivity.State {
 func (c *Connector) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
 	for {
 		c.mu.Lock()
-		c.noticeEnd()
+		c.noticeEndLocked()
 		state, changed := c.state, c.changed
 		var ended <-chan struct{}
 		if r := c.ready.Load(); r != nil {
@@ -427,7 +427,7 @@ func (c *Connector) Close() error {
 		sessions = append(sessions, s)
 	}
 	c.draining, c.stopDial = nil, nil
-	c.setState(connectivity.Shutdown)
+	c.setStateLocked(connectivity.Shutdown)
 	if c.Idle != nil && c.Idle.timer != nil {
 		c.Idle.timer.Stop()
 	}

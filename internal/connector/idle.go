@@ -64,8 +64,8 @@ func (i *Idleness) Stream(opts []grpc.CallOption, start func([]grpc.CallOption) 
 // running returns the number of running calls.
 func running(calls uint64) uint32 { return uint32(calls) }
 
-// idleFor returns how long there have been no calls, as far as the checks have seen.
-func (i *Idleness) idleFor(now time.Time) time.Duration {
+// idleForLocked returns how long there have been no calls, as far as the checks have seen.
+func (i *Idleness) idleForLocked(now time.Time) time.Duration {
 	if i.Active() {
 		i.since = now
 	}
@@ -96,8 +96,8 @@ func NewIdleness(d time.Duration) *Idleness {
 	return &Idleness{timeout: d}
 }
 
-// startIdleTimer starts the checks. mu is held and the state is no longer Idle.
-func (c *Connector) startIdleTimer() {
+// startIdleTimerLocked starts the checks. mu is held and the state is no longer Idle.
+func (c *Connector) startIdleTimerLocked() {
 	i := c.Idle
 	if i == nil {
 		return
@@ -114,7 +114,7 @@ func (c *Connector) startIdleTimer() {
 func (c *Connector) checkIdle() {
 	s, idle := c.enterIdle()
 	if s != nil {
-		// A call may have begun after the call of idleFor. If that call finds the session drained,
+		// A call may have begun after the call of idleForLocked. If that call finds the session drained,
 		// it picks another session. If it already runs on this one, it can finish.
 		s.Retire() // without mu: the end of a session in process is reported to the server's stats handler
 	}
@@ -130,24 +130,24 @@ func (c *Connector) checkIdle() {
 func (c *Connector) enterIdle() (s *session, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noticeEnd()
+	c.noticeEndLocked()
 	if c.state == connectivity.Shutdown || c.state == connectivity.Idle && len(c.draining) == 0 {
 		return nil, false
 	}
 	i := c.Idle
-	if idle := i.idleFor(time.Now()); idle < i.timeout {
+	if idle := i.idleForLocked(time.Now()); idle < i.timeout {
 		i.timer.Reset(i.nextCheck(idle))
 		return nil, false
 	}
 	if s = c.ready.Load(); s != nil {
-		c.retire(s)
+		c.retireLocked(s)
 	}
 	if c.stopDial != nil {
 		c.stopDial()
 		c.stopDial = nil
 	}
 	c.redial, c.connected = redial{}, false
-	c.setState(connectivity.Idle)
+	c.setStateLocked(connectivity.Idle)
 	return s, true
 }
 

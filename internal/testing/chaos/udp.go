@@ -85,7 +85,7 @@ func (p *UDPProxy) flowOf(client netip.AddrPort) (*flow, error) {
 		return f, nil
 	}
 	f := &flow{client: client}
-	if err := p.open(f); err != nil {
+	if err := p.openLocked(f); err != nil {
 		return nil, err
 	}
 	p.did["clients"]++
@@ -93,8 +93,8 @@ func (p *UDPProxy) flowOf(client netip.AddrPort) (*flow, error) {
 	return f, nil
 }
 
-// open gives f another socket towards the server, and so another address. mu is held.
-func (p *UDPProxy) open(f *flow) error {
+// openLocked gives f another socket towards the server, and so another address. mu is held.
+func (p *UDPProxy) openLocked(f *flow) error {
 	c, err := net.DialUDP("udp", nil, p.server)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (p *UDPProxy) Upset(over <-chan struct{}) {
 			rebound = time.Now()
 			p.note("rebindings")
 			p.mu.Lock()
-			err := p.open(f)
+			err := p.openLocked(f)
 			p.mu.Unlock()
 			if err != nil {
 				p.t.Errorf("the proxy: %v", err)

@@ -51,7 +51,7 @@ func (l *Tasks) Go(f func()) {
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ready(t)
+	l.readyLocked(t)
 }
 
 // Run runs tasks until Close was called and no task is runnable.
@@ -85,8 +85,8 @@ func (l *Tasks) Close() {
 	l.wake()
 }
 
-// ready makes t runnable. The caller holds mu.
-func (l *Tasks) ready(t *task) {
+// readyLocked makes t runnable. The caller holds mu.
+func (l *Tasks) readyLocked(t *task) {
 	l.runnable = append(l.runnable, t)
 	l.wake()
 }
@@ -118,7 +118,7 @@ func (l *Tasks) Release(p wait.Parker) { p.(*task).empty("is released") }
 func (l *Tasks) Yield() {
 	t := l.running
 	l.mu.Lock()
-	l.ready(t)
+	l.readyLocked(t)
 	l.mu.Unlock()
 	t.yield(struct{}{})
 }
@@ -163,7 +163,7 @@ func (t *task) cancel(err error) {
 	defer t.loop.mu.Unlock()
 	if t.parked {
 		t.parked, t.ctxErr = false, err
-		t.loop.ready(t)
+		t.loop.readyLocked(t)
 	}
 }
 
@@ -174,6 +174,6 @@ func (t *task) Unpark() {
 	t.token = true
 	if t.parked {
 		t.parked = false
-		t.loop.ready(t)
+		t.loop.readyLocked(t)
 	}
 }

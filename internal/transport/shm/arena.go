@@ -81,13 +81,13 @@ func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok = a.allocateReady(class); !ok {
+	if at, ok = a.allocateReadyLocked(class); !ok {
 		a.mu.Unlock()
 		at, ok = a.allocateNew(class)
 		a.mu.Lock()
 	}
 	for got := class + 1; !ok && got <= maxSlab; got++ {
-		at, ok = a.reuse(got)
+		at, ok = a.reuseLocked(got)
 	}
 	if !ok {
 		return nil, 0, false
@@ -95,40 +95,40 @@ func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	return a.mem[at : at : at+1<<class], at, true
 }
 
-// allocateReady returns a slab that needs no new pages. The caller holds mu.
-func (a *arena) allocateReady(class int) (at int, ok bool) {
-	if at, ok = a.reuse(class); ok {
+// allocateReadyLocked returns a slab that needs no new pages. The caller holds mu.
+func (a *arena) allocateReadyLocked(class int) (at int, ok bool) {
+	if at, ok = a.reuseLocked(class); ok {
 		return at, true
 	}
 	if a.closed || a.trimming || a.carved+1<<class > a.paged {
 		return 0, false
 	}
-	return a.carve(class), true
+	return a.carveLocked(class), true
 }
 
-// reuse returns a slab that was freed before. The caller holds mu.
-func (a *arena) reuse(class int) (at int, ok bool) {
+// reuseLocked returns a slab that was freed before. The caller holds mu.
+func (a *arena) reuseLocked(class int) (at int, ok bool) {
 	list := a.freeSlabs[class-minSlab]
 	last := len(list) - 1
 	if last < 0 || a.closed {
 		return 0, false
 	}
 	at, a.freeSlabs[class-minSlab] = list[last], list[:last]
-	a.write(at, class)
+	a.writeLocked(at, class)
 	return at, true
 }
 
-// carve returns the next slab in address order. The caller holds mu.
-func (a *arena) carve(class int) (at int) {
+// carveLocked returns the next slab in address order. The caller holds mu.
+func (a *arena) carveLocked(class int) (at int) {
 	at = a.carved
 	a.carved += 1 << class
-	a.write(at, class)
+	a.writeLocked(at, class)
 	return at
 }
 
-// write records that this side writes to the slab at offset at, which was free. The caller holds
+// writeLocked records that this side writes to the slab at offset at, which was free. The caller holds
 // mu.
-func (a *arena) write(at, class int) {
+func (a *arena) writeLocked(at, class int) {
 	a.allocated[at] = slab{class: class, written: true}
 	a.beingWritten++
 }
@@ -141,14 +141,14 @@ func (a *arena) allocateNew(class int) (at int, ok bool) {
 	defer a.growMu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok = a.allocateReady(class); ok { // another goroutine allocated pages first
+	if at, ok = a.allocateReadyLocked(class); ok { // another goroutine allocated pages first
 		return at, true
 	}
 	from, end := a.paged, a.carved+1<<class
 	if a.closed || a.trimming || end > len(a.mem) || time.Since(a.noPagesAt) < slabIdleTimeout || !a.memory.reserveSlabs(end-from, from) {
 		return 0, false
 	}
-	at = a.carve(class)
+	at = a.carveLocked(class)
 	a.mu.Unlock()
 	err := a.pages.allocate(from, end-from)
 	a.mu.Lock()
@@ -158,8 +158,8 @@ func (a *arena) allocateNew(class int) (at int, ok bool) {
 		a.carved = at
 		a.beingWritten--
 		delete(a.allocated, at)
-		a.resetIfUnused()
-		a.unmapIfUnused()
+		a.resetIfUnusedLocked()
+		a.unmapIfUnusedLocked()
 		return 0, false
 	}
 	a.paged = end
@@ -182,10 +182,10 @@ func (a *arena) excessPages(size func() int) int {
 func (a *arena) sendAll(at int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.use(at, false, true)
+	a.useLocked(at, false, true)
 	a.messages[at] = at
 	a.beingWritten--
-	a.unmapIfUnused()
+	a.unmapIfUnusedLocked()
 }
 
 // done records that the caller of allocate no longer writes to its slab at offset at. A message
@@ -193,9 +193,9 @@ func (a *arena) sendAll(at int) {
 func (a *arena) done(at int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.use(at, false, a.allocated[at].sent)
+	a.useLocked(at, false, a.allocated[at].sent)
 	a.beingWritten--
-	a.unmapIfUnused()
+	a.unmapIfUnusedLocked()
 }
 
 // free records that the peer has read the message at offset at, or that the message was never
@@ -208,13 +208,13 @@ func (a *arena) free(at int) error {
 		return fmt.Errorf("%w: it returns the slab at %d, which it did not get", errBroken, at)
 	}
 	delete(a.messages, at)
-	a.use(of, a.allocated[of].written, false)
+	a.useLocked(of, a.allocated[of].written, false)
 	return nil
 }
 
-// use sets the users of the slab at offset at. Without users the slab is free. The
+// useLocked sets the users of the slab at offset at. Without users the slab is free. The
 // caller holds mu.
-func (a *arena) use(at int, written, sent bool) {
+func (a *arena) useLocked(at int, written, sent bool) {
 	s := slab{class: a.allocated[at].class, written: written, sent: sent}
 	if written || sent {
 		a.allocated[at] = s
@@ -224,12 +224,12 @@ func (a *arena) use(at int, written, sent bool) {
 	if len(a.allocated) > 0 {
 		a.freeSlabs[s.class-minSlab] = append(a.freeSlabs[s.class-minSlab], at)
 	}
-	a.resetIfUnused()
+	a.resetIfUnusedLocked()
 }
 
-// resetIfUnused starts carving from offset 0 again if no slab is allocated, and starts the
+// resetIfUnusedLocked starts carving from offset 0 again if no slab is allocated, and starts the
 // timer of trim. The caller holds mu.
-func (a *arena) resetIfUnused() {
+func (a *arena) resetIfUnusedLocked() {
 	if len(a.allocated) > 0 {
 		return
 	}
@@ -258,7 +258,7 @@ func (a *arena) trim() {
 	select {
 	case trims <- struct{}{}:
 	default: // try again later
-		a.resetIfUnused()
+		a.resetIfUnusedLocked()
 		return
 	}
 	pages := a.pages
@@ -272,7 +272,7 @@ func (a *arena) trim() {
 	a.beingWritten--
 	a.memory.unreserve(a.paged)
 	a.paged = 0
-	a.unmapIfUnused()
+	a.unmapIfUnusedLocked()
 }
 
 // close unmaps the memory, at once or when the last writer is done.
@@ -283,12 +283,12 @@ func (a *arena) close() {
 	if a.trimTimer != nil {
 		a.trimTimer.Stop()
 	}
-	a.unmapIfUnused()
+	a.unmapIfUnusedLocked()
 }
 
-// unmapIfUnused unmaps a closed arena that nobody writes to. The pages live on while the peer,
+// unmapIfUnusedLocked unmaps a closed arena that nobody writes to. The pages live on while the peer,
 // which might not have read them yet, has the file open. The caller holds mu.
-func (a *arena) unmapIfUnused() {
+func (a *arena) unmapIfUnusedLocked() {
 	if a.closed && a.beingWritten == 0 && a.pages != nil {
 		a.pages.unmap()
 		a.pages = nil
@@ -320,18 +320,18 @@ func (a *arena) send(b []byte) (at int, ok bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of, ok := a.draftAround(at, len(b))
+	of, ok := a.draftAroundLocked(at, len(b))
 	if !ok || a.allocated[of].sent || a.closed {
 		return 0, false
 	}
-	a.use(of, true, true)
+	a.useLocked(of, true, true)
 	a.messages[at] = of
 	return at, true
 }
 
-// draftAround returns the offset of the draft that contains the n bytes at offset at. The caller
+// draftAroundLocked returns the offset of the draft that contains the n bytes at offset at. The caller
 // holds mu.
-func (a *arena) draftAround(at, n int) (of int, ok bool) {
+func (a *arena) draftAroundLocked(at, n int) (of int, ok bool) {
 	for of = at &^ (1<<minSlab - 1); of >= 0; of -= 1 << minSlab {
 		if s, ok := a.allocated[of]; ok {
 			return of, s.written && at+n <= of+1<<s.class

@@ -102,12 +102,12 @@ func (c *Conn) allocateFirst(server bool) error {
 func (c *Conn) TryRead(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
-	return c.read(b)
+	return c.readLocked(b)
 }
 
-// read reads the bytes that the peer has published, if any. The caller has locked the field
+// readLocked reads the bytes that the peer has published, if any. The caller has locked the field
 // in.
-func (c *Conn) read(b []byte) (int, error) {
+func (c *Conn) readLocked(b []byte) (int, error) {
 	if link.IsClosed(c.closed) {
 		return 0, net.ErrClosed
 	}
@@ -127,7 +127,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if d := time.Duration(c.deadline.Load()); d != 0 && instant(time.Now()) >= d { // even if there are bytes, as sockets do
 			return 0, os.ErrDeadlineExceeded
 		}
-		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
+		if n, err := c.readLocked(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
 		if err := checkIdleWakes(vain); err != nil {
@@ -148,7 +148,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 			return 0, wrong
 		}
 		if err != nil {
-			if n, readErr := c.read(b); n > 0 || readErr != nil {
+			if n, readErr := c.readLocked(b); n > 0 || readErr != nil {
 				return n, readErr
 			}
 			return 0, err
@@ -161,11 +161,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) TryWrite(all ...[]byte) (int, error) {
 	c.out.Lock()
 	defer c.out.Unlock()
-	return c.write(all...)
+	return c.writeLocked(all...)
 }
 
-// write writes as much as the ring has room for. The caller has locked the field out.
-func (c *Conn) write(all ...[]byte) (n int, err error) {
+// writeLocked writes as much as the ring has room for. The caller has locked the field out.
+func (c *Conn) writeLocked(all ...[]byte) (n int, err error) {
 	if link.IsClosed(c.closed) {
 		return 0, net.ErrClosed
 	}
@@ -190,7 +190,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	c.out.Lock()
 	defer c.out.Unlock()
 	for vain := 0; ; {
-		wrote, err := c.write(b[n:])
+		wrote, err := c.writeLocked(b[n:])
 		if n += wrote; err != nil || n == len(b) {
 			return n, err
 		}

@@ -91,12 +91,12 @@ func (f *fetching) check(at int) error {
 	if f.closed { // the pages were checked at the close
 		return f.held[at].lost
 	}
-	return f.checkPages()
+	return f.checkPagesLocked()
 }
 
-// checkPages returns an error if the peer has allocated less memory than its unread messages
+// checkPagesLocked returns an error if the peer has allocated less memory than its unread messages
 // need. The caller holds mu, and the connection has not ended, so that the file is open.
-func (f *fetching) checkPages() error {
+func (f *fetching) checkPagesLocked() error {
 	if n := max(f.there(), 0); n < f.bytes {
 		return fmt.Errorf("%w: %d bytes of memory are there for its messages of %d", errBroken, n, f.bytes)
 	}
@@ -128,7 +128,7 @@ func (f *fetching) fetch(b []byte, at int) error {
 func (f *fetching) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wrong := f.checkPages()
+	wrong := f.checkPagesLocked()
 	f.closed = true
 	all := make([]*arrival, 0, len(f.held))
 	for _, m := range f.held {

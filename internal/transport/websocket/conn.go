@@ -357,12 +357,12 @@ func (c *PromptConn) tryMessageLocked(all [][]byte) (n int, err error) {
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.sayClose()
+	return c.sayCloseLocked()
 }
 
-// sayClose writes the Close frame, if it was not written and no message is incomplete. mu is
+// sayCloseLocked writes the Close frame, if it was not written and no message is incomplete. mu is
 // held.
-func (c *Conn) sayClose() error {
+func (c *Conn) sayCloseLocked() error {
 	if c.said || !c.out.isDone() {
 		return nil
 	}
@@ -419,7 +419,7 @@ func (c *Conn) beginClose() bool {
 // goroutine that unlocks mu calls finish again.
 func (c *Conn) finish() {
 	if c.mu.TryLock() {
-		_ = c.sayClose()
+		_ = c.sayCloseLocked()
 		_ = c.Conn.Close()
 		c.mu.Unlock()
 	}
