@@ -78,3 +78,6 @@
 // grpc-go's rule holds: one goroutine can send while another receives, but two must not
 // send, or receive, on one stream at the same time.
 package nearcall
+
+// Version is the version of this module.
+const Version = "0.1.0-dev"
