@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/nearcall/nearcall/internal/spelling"
+	"github.com/nearcall/nearcall/internal/targets"
 )
 
 // describe sets the source of the services: the files of the flags, or else the server's
@@ -191,7 +191,7 @@ func (p *remote) find(name string) (desc.Descriptor, error) {
 func didYouMean(want string, names []string) string {
 	slips := func(name string) int {
 		a, b := strings.ReplaceAll(strings.ToLower(want), "/", "."), strings.ReplaceAll(strings.ToLower(name), "/", ".")
-		return min(spelling.Distance(a, b), spelling.Distance(lastPart(a), lastPart(b))+min(1, len(want)-len(lastPart(want))))
+		return min(targets.EditDistance(a, b), targets.EditDistance(lastPart(a), lastPart(b))+min(1, len(want)-len(lastPart(want))))
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slips(name) > max(len(lastPart(want))/3, 1) })
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(slips(a), slips(b)) })

@@ -16,7 +16,6 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/socketfile"
-	"github.com/nearcall/nearcall/internal/spelling"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -224,7 +223,7 @@ func similar(name, rest string) *scheme {
 		if len(s.name) > 4 {
 			slips = 2
 		}
-		if spelling.Distance(name, s.name) <= slips {
+		if EditDistance(name, s.name) <= slips {
 			return s
 		}
 	}
@@ -244,4 +243,29 @@ func Hint(target string, o *options.Client) string {
 		return "; " + didYouMean(s.name, rest)
 	}
 	return ""
+}
+
+// EditDistance returns the edit distance of a and b: how many letters must be inserted,
+// deleted or replaced, or neighbours swapped, to turn a into b.
+func EditDistance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			d := last[j]
+			if a[i] != b[j] {
+				d++
+			}
+			d = min(d, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, before[j-1]+1)
+			}
+			row[j+1] = d
+		}
+	}
+	return row[len(b)]
 }

@@ -25,7 +25,6 @@ type Rule struct {
 // that no rule matches is an error. The rules do not apply to tests.
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
-	{Pkg: "internal/spelling"},
 	{Pkg: "internal/durations"},
 	{Pkg: "internal/goid"},
 	{Pkg: "internal/scmrights"},
@@ -48,7 +47,7 @@ var Imports = []Rule{
 	// A unary call in process is one object of both sides, which inproc has.
 	{Pkg: "internal/call/server", May: []string{"internal/call", "internal/codec", "internal/grpcinside", "internal/link", "internal/options", "internal/transport/inproc", "internal/wait"}},
 
-	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
+	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
 	{Pkg: "internal/balance", May: []string{"internal/call", "internal/call/client", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
