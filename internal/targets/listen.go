@@ -12,6 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A Listener is a nearcall.Listener.
@@ -115,7 +116,7 @@ func (s Socket) File() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nonBlocking(f)
+	return sock.NonBlocking(f)
 }
 
 // reachable returns the target of a listener at addr that was opened for host.

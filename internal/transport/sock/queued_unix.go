@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxQueued bounds how many connections queued accepts, because clients can make more meanwhile.
@@ -47,6 +49,26 @@ func neverBlock(lis socket) {
 	if raw, err := lis.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
 	}
+}
+
+// NonBlocking returns a file for f's descriptor whose Fd, which exec.Cmd calls, leaves the socket
+// in non-blocking mode. Fd of a file from package net makes the socket block, and so the
+// listener: its Accept could no longer be interrupted. It closes f.
+func NonBlocking(f *os.File) (*os.File, error) {
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, failed := -1, error(nil)
+	err = raw.Control(func(own uintptr) { fd, failed = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // accept accepts a connection of a listener that does not block.

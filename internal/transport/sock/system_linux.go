@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -56,6 +57,30 @@ func namespaceOf(conn syscall.Conn) (namespace uint64) {
 		})
 	}
 	return namespace
+}
+
+// Unsent returns how many of the bytes written to the socket of conn its peer has not acknowledged.
+// ok is false if conn hides its socket, as connections of users' listeners may.
+func Unsent(conn net.Conn) (n int, ok bool) {
+	for {
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn()
+	}
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		inner := raw.Control(func(fd uintptr) {
+			n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		})
+		err = errors.Join(err, inner)
+	}
+	return n, err == nil
 }
 
 // withReady adds ReadOnReady to a, if reads need not go through a connection of another kind.

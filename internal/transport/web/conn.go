@@ -41,10 +41,9 @@ type conn struct {
 // A progress shows what the peer has taken. It changes when the peer takes anything.
 type progress struct {
 	writes int64
-	unsent int // in bytes, or unknown
+	unsent int  // in bytes
+	known  bool // unsent is known
 }
-
-const unknown = -1
 
 func newConn(s *Server, h sock.Handover) *conn {
 	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
@@ -142,9 +141,9 @@ func (c *conn) end() {
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
 // it, because Linux wakes the write only when a third of a large buffer is free. So checkStall also
-// calls unsent. If unsent does not know, the limit is always stall.
+// calls sock.Unsent. If that does not know, the limit is always stall.
 func (c *conn) limitWritesLocked() {
-	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling unsent is a system call
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling sock.Unsent is a system call
 	if c.stallTimer == nil {
 		c.stallTimer = time.AfterFunc(stallCheckTime, c.checkStall)
 	} else {
@@ -168,12 +167,13 @@ func (c *conn) checkStall() {
 		return
 	}
 	now := time.Now()
-	p := progress{c.writes.Load(), unsent(c.Conn)}
+	p := progress{writes: c.writes.Load()}
+	p.unsent, p.known = sock.Unsent(c.Conn)
 	if p != c.seen {
 		c.seen, c.seenAt = p, now
 	}
 	patience := stall
-	if c.session.life.Reason() != nil && p.unsent != unknown {
+	if c.session.life.Reason() != nil && p.known {
 		patience = closeTimeout
 	}
 	if now.Sub(c.seenAt) >= patience {
