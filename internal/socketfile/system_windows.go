@@ -25,3 +25,7 @@ var Supported = sync.OnceValue(func() error {
 	}
 	return nil
 })
+
+func bindWith(string, Options) (*net.UnixListener, error) {
+	return nil, errors.New("windows has no mode and no owner of a socket file; leave the options out")
+}

@@ -15,6 +15,12 @@ import (
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
+// errRefused is the error of connecting to a socket that no server listens on.
+const errRefused = syscall.ECONNREFUSED
+
+// Supported returns nil: only Windows may lack unix sockets.
+func Supported() error { return nil }
+
 // backlog is the length of the queue of connections to accept. The system reduces it to its limit.
 const backlog = 1<<16 - 1
 
