@@ -20,8 +20,10 @@ func ask(proc *syscall.LazyProc) int64 {
 	return v
 }
 
-// now returns the time since a fixed moment, at the best resolution the system has.
-func now() time.Duration {
+func init() { now = countedTime }
+
+// countedTime returns the time since a fixed moment, by the system's performance counter.
+func countedTime() time.Duration {
 	const second = int64(time.Second)
 	ticks := ask(counter)
 	return time.Duration(ticks/counterRate*second + ticks%counterRate*second/counterRate)

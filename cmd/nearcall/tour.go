@@ -188,6 +188,12 @@ func (l *lane) reset() {
 	l.rates = nil
 }
 
+var started = time.Now()
+
+// now returns the time since a fixed moment, at the best resolution the system has. Windows has
+// another clock for it.
+var now = func() time.Duration { return time.Since(started) }
+
 // measure makes calls for some time, and at least one, and times each. Times include one reading of the
 // clock. Those of more than a minute count as a minute.
 func (l *lane) measure(ctx context.Context, length time.Duration) error {
