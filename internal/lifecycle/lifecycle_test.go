@@ -54,18 +54,18 @@ var ruleFaults = []faulty.Fault{
 		Old: "if l.OneWay && l.drain == Accepting {", New: "if l.OneWay && l.calls == 0 && l.drain == Accepting {"},
 	{Name: "the grace does not begin", File: "timers.go", In: "an old connection with a grace",
 		Old: "		l.set(graceTimer, now, l.Grace)\n", New: ""},
-	{Name: "a peer that is dead stays", File: "pings.go", In: "a peer that is dead",
+	{Name: "a peer that is dead stays", File: "timers.go", In: "a peer that is dead",
 		Old: "		return Lost\n", New: "		return 0\n"},
-	{Name: "a peer that was heard is dead", File: "pings.go", In: "a client that pings",
+	{Name: "a peer that was heard is dead", File: "timers.go", In: "a client that pings",
 		Old: "	case k.heard:\n", New: "	case false:\n"},
-	{Name: "a PING is sent without a call", File: "pings.go", In: "a client that pings",
+	{Name: "a PING is sent without a call", File: "timers.go", In: "a client that pings",
 		Old: "case !l.Keepalive.WithoutCalls && l.calls == 0:", New: "case false:"},
-	{Name: "a PING is sent before the peer allows it", File: "pings.go", In: "a client that pings without calls",
+	{Name: "a PING is sent before the peer allows it", File: "timers.go", In: "a client that pings without calls",
 		Old: "now.Before(due) && !k.pingSentAt.IsZero()", New: "false"},
 }
 
 // TestAConnectionEndsAsItShould explores every order of steps of small scenes with the rules as they
 // are, and with each fault.
 func TestAConnectionEndsAsItShould(t *testing.T) {
-	faulty.Explore(t, []string{"lifecycle.go", "timers.go", "pings.go", "explorer_test.go"}, ruleFaults)
+	faulty.Explore(t, []string{"lifecycle.go", "timers.go", "explorer_test.go"}, ruleFaults)
 }
