@@ -130,7 +130,7 @@ func sizeMap[K comparable, V any](e *mapEntries, v ptr, depth int) (n int) {
 		if k < 0 {
 			return -1
 		}
-		n += e.tag + sizeDelimited(k)
+		n += e.tag + protowire.SizeBytes(k)
 	}
 	return n
 }

@@ -1,6 +1,6 @@
 package codec
 
-import "math/bits"
+import "google.golang.org/protobuf/encoding/protowire"
 
 // encodedSize returns the size of the encoding of m in bytes. It returns a negative number if
 // protobuf-go must compute it.
@@ -83,23 +83,23 @@ func (o *op) scalarSize(v ptr) (n int) {
 		return o.listSize(len(*as[[]uint64](v)), sizeScalars(o, *as[[]uint64](v)))
 	case opString:
 		if x := *v.string(); x != "" || o.always {
-			return tag + sizeDelimited(len(x))
+			return o.sizeBytes(len(x))
 		}
 	case opStringPtr:
-		return tag + sizeDelimited(len(**v.stringPtr()))
+		return o.sizeBytes(len(**v.stringPtr()))
 	case opStrings:
 		for _, x := range *v.stringSlice() {
-			n += tag + sizeDelimited(len(x))
+			n += o.sizeBytes(len(x))
 		}
 	case opBytes:
 		if x := *v.bytes(); len(x) > 0 {
-			return tag + sizeDelimited(len(x))
+			return o.sizeBytes(len(x))
 		}
 	case opPresenceBytes:
-		return tag + sizeDelimited(len(*v.bytes()))
+		return o.sizeBytes(len(*v.bytes()))
 	case opByteses:
 		for _, x := range *v.bytesSlice() {
-			n += tag + sizeDelimited(len(x))
+			n += o.sizeBytes(len(x))
 		}
 	}
 	return n
@@ -111,7 +111,7 @@ func (o *op) listSize(values, n int) int {
 	case values == 0:
 		return 0
 	case o.packed:
-		return int(o.tag) + sizeDelimited(n)
+		return o.sizeBytes(n)
 	default:
 		return n + values*int(o.tag)
 	}
@@ -126,14 +126,14 @@ func (o *op) nestedSize(m ptr, depth int) int {
 	if n < 0 {
 		return -1
 	}
-	return int(o.tag) + sizeDelimited(n)
+	return o.sizeBytes(n)
 }
 
 func sizeScalar[T word](o *op, v T) int {
 	if o.form == formFixed {
 		return widthOf[T]()
 	}
-	return sizeVarint(varintOf(o, v))
+	return protowire.SizeVarint(varintOf(o, v))
 }
 
 // sizeScalars returns the encoded size of the elements of list without tags.
@@ -142,13 +142,7 @@ func sizeScalars[T word](o *op, list []T) (n int) {
 		return widthOf[T]() * len(list)
 	}
 	for _, v := range list {
-		n += sizeVarint(varintOf(o, v))
+		n += protowire.SizeVarint(varintOf(o, v))
 	}
 	return n
 }
-
-// sizeVarint returns the encoded size of v in bytes. 9/64 is close enough to 1/7.
-func sizeVarint(v uint64) int { return int(9*uint(bits.Len64(v|1))+64) / 64 }
-
-// sizeDelimited returns the encoded size of n bytes with their length in bytes.
-func sizeDelimited(n int) int { return sizeVarint(uint64(n)) + n }
