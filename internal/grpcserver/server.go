@@ -4,7 +4,6 @@ package grpcserver
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
@@ -78,7 +78,7 @@ func newServer(c Config, first ...grpc.ServerOption) *grpc.Server {
 	s := grpc.NewServer(slices.Concat(first, []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(loops.unary), grpc.ChainUnaryInterceptor(c.Options.ServerUnaryChain...),
 		grpc.ChainStreamInterceptor(loops.stream, c.Stream), grpc.ChainStreamInterceptor(c.Options.ServerStreamChain...),
-	}, c.Options.ForGRPC(), c.More, c.Options.GRPCOptions, []grpc.ServerOption{grpc.Creds(alreadyDone{})})...)
+	}, c.Options.ForGRPC(), c.More, c.Options.GRPCOptions, []grpc.ServerOption{grpc.Creds(alreadyDone{insecure.NewCredentials()})})...)
 	c.Register(s)
 	return s
 }
@@ -255,25 +255,31 @@ func (r *request) end() {
 
 var errLeft = status.Error(codes.Canceled, "the client has left")
 
-func holdUnary(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := refusalOf(ctx); err != nil {
-		return nil, err
+// begun returns the request of ctx, whose handler may start, or why it may not.
+func begun(ctx context.Context) (*request, error) {
+	if refusal, _ := ctx.Value(refusalKey{}).(*status.Status); refusal.Err() != nil { // the tap handle's
+		return nil, refusal.Err()
 	}
 	r := ctx.Value(requestKey{}).(*request)
 	if !r.begin() {
 		return nil, errLeft
+	}
+	return r, nil
+}
+
+func holdUnary(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	r, err := begun(ctx)
+	if err != nil {
+		return nil, err
 	}
 	defer r.handler.Done()
 	return handler(ctx, in)
 }
 
 func holdStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := refusalOf(ss.Context()); err != nil {
+	r, err := begun(ss.Context())
+	if err != nil {
 		return err
-	}
-	r := ss.Context().Value(requestKey{}).(*request)
-	if !r.begin() {
-		return errLeft
 	}
 	defer r.handler.Done()
 	return handler(srv, ss)
@@ -290,12 +296,6 @@ type peers struct {
 }
 
 type refusalKey struct{}
-
-// refusalOf returns why the tap handle has refused the call of ctx, nil if it has not.
-func refusalOf(ctx context.Context) error {
-	st, _ := ctx.Value(refusalKey{}).(*status.Status)
-	return st.Err()
-}
 
 // A connected context also has the connection of the peer, which package authz asks for.
 type connected struct {
@@ -383,24 +383,13 @@ func (c *connection) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// alreadyDone are the credentials of connections whose security handshake is complete.
-// It implements [credentials.TransportCredentials].
-type alreadyDone struct{}
+// alreadyDone are the credentials of connections whose security handshake is complete. A server
+// uses nothing of them but ServerHandshake.
+type alreadyDone struct{ credentials.TransportCredentials }
 
 func (alreadyDone) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, conn.(*connection).auth, nil
 }
-
-// ClientHandshake implements [credentials.TransportCredentials]. It is not used.
-func (alreadyDone) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.ErrUnsupported
-}
-
-func (alreadyDone) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{} }
-
-func (a alreadyDone) Clone() credentials.TransportCredentials { return a }
-
-func (alreadyDone) OverrideServerName(string) error { return nil }
 
 // A listener accepts the connections that put gets. It implements [net.Listener].
 type listener struct {
@@ -433,12 +422,6 @@ func (l *listener) Close() error {
 	return nil
 }
 
-func (*listener) Addr() net.Addr { return address{} }
-
-type address struct{}
-
-// Network implements [net.Addr].
-func (address) Network() string { return "nearcall" }
-
-// String implements [net.Addr].
-func (address) String() string { return "connections of ordinary gRPC clients" }
+func (*listener) Addr() net.Addr {
+	return &net.UnixAddr{Net: "nearcall", Name: "connections of ordinary gRPC clients"}
+}
