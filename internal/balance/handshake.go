@@ -42,8 +42,9 @@ func (b bundle) TransportCredentials() credentials.TransportCredentials {
 
 // Wrap implements [grpcinside.Wrapper].
 func (h *handshaker) Wrap(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
-	p := &policy{ClientConn: cc, channel: h.channel, opts: o}
-	p.opts.DialCreds, p.opts.Dialer = h.TransportCredentials, h.channel.userDial()
+	o.DialCreds, o.Dialer = h.TransportCredentials, h.channel.cfg.Options.ConnDialer
+	p := &policy{ClientConn: cc, channel: h.channel}
+	p.CC, p.Opts = p, o
 	h.channel.watchIdleness()
 	return p
 }

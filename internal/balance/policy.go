@@ -2,7 +2,6 @@ package balance
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -24,35 +23,17 @@ import (
 // grpc-go's, as grpc-go demands of interceptors.
 type policy struct {
 	balancer.ClientConn
+	grpcinside.Policy
 	channel *Channel
-	opts    balancer.BuildOptions
-	name    string
-	child   *child // nil before the first update
 	applied *applied
-}
-
-// A child is the balancer that a policy wraps.
-type child struct {
-	balancer.Balancer // nil while it is built
 }
 
 // UpdateClientConnState implements [balancer.Balancer].
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
-	config, ok := s.BalancerConfig.(*grpcinside.PolicyConfig)
-	if !ok {
-		return fmt.Errorf("nearcall: a policy's config has type %T", s.BalancerConfig)
+	if config, ok := s.BalancerConfig.(*grpcinside.PolicyConfig); ok {
+		p.apply(config.Service, s.ResolverState)
 	}
-	if p.child != nil && p.name != config.Name { // there are more policies than wrappers
-		p.child.Close()
-		p.child = nil
-	}
-	if p.child == nil {
-		p.name, p.child = config.Name, new(child)
-		p.child.Balancer = balancer.Get(config.Name).Build(p, p.opts)
-	}
-	p.apply(config.Service, s.ResolverState)
-	s.BalancerConfig = config.Config
-	return p.child.UpdateClientConnState(s)
+	return p.Policy.UpdateClientConnState(s)
 }
 
 // apply makes a service config apply to the channel's calls, as it does to grpc-go's.
@@ -68,29 +49,9 @@ func (p *policy) apply(service string, s resolver.State) {
 	last.retire()
 }
 
-// ResolverError implements [balancer.Balancer].
-func (p *policy) ResolverError(err error) {
-	if p.child != nil {
-		p.child.ResolverError(err)
-	}
-}
-
-// ExitIdle implements [balancer.Balancer].
-func (p *policy) ExitIdle() {
-	if p.child != nil {
-		p.child.ExitIdle()
-	}
-}
-
-// UpdateSubConnState implements [balancer.Balancer]. It is not called, because NewSubConn sets
-// listeners.
-func (*policy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
-
 // Close implements [balancer.Balancer].
 func (p *policy) Close() {
-	if p.child != nil {
-		p.child.Close()
-	}
+	p.Policy.Close()
 	if p.channel.applied.CompareAndSwap(p.applied, nil) { // otherwise another policy has replaced this one
 		p.applied.retire()
 	}
@@ -116,7 +77,7 @@ func (p *policy) NewSubConn(addrs []resolver.Address, o balancer.NewSubConnOptio
 		o.CredsBundle = bundle{b, p.channel}
 	}
 	if o.StateListener == nil {
-		child := p.child
+		child := p.Child
 		//lint:ignore SA1019 policies may still rely on it
 		o.StateListener = func(s balancer.SubConnState) { child.UpdateSubConnState(sc, s) }
 	}

@@ -35,7 +35,7 @@ type wrappedBuilder struct {
 
 // Build implements [resolver.Builder].
 func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
-	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.userDial()
+	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.cfg.Options.ConnDialer
 	b.channel.resolved.Store(false)
 	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
 	if err != nil {
@@ -71,7 +71,7 @@ type wrappedConn struct {
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
 	s.ServiceConfig = c.rewritten(s.ServiceConfig)
-	if c.channel.userDial() == nil { // a program's own dialer may understand an address in its own way
+	if c.channel.cfg.Options.ConnDialer == nil { // a program's own dialer may understand an address in its own way
 		s.Endpoints = nearestFirst(s.Endpoints)
 	}
 	return c.ClientConn.UpdateState(s)

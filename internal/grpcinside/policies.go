@@ -198,48 +198,63 @@ func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.B
 	if w, ok := o.DialCreds.(Wrapper); ok {
 		return w.Wrap(cc, o)
 	}
-	return &unwrapped{cc: cc, opts: o}
+	return &Policy{CC: cc, Opts: o}
 }
 
-// An unwrapped is a policy without a Wrapper.
-type unwrapped struct {
-	balancer.Balancer // nil before the first update
-	name              string
-	cc                balancer.ClientConn
-	opts              balancer.BuildOptions
+// A Policy is the balancer of a wrapper. Its child is the policy that the latest config names.
+type Policy struct {
+	CC    balancer.ClientConn // the child's
+	Opts  balancer.BuildOptions
+	Child *Child // nil before the first update
+
+	name string
+}
+
+// A Child is the balancer that a policy wraps.
+type Child struct {
+	balancer.Balancer // nil while it is built
 }
 
 // UpdateClientConnState implements [balancer.Balancer].
-func (u *unwrapped) UpdateClientConnState(s balancer.ClientConnState) error {
+func (p *Policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	config, ok := s.BalancerConfig.(*PolicyConfig)
 	if !ok {
-		return balancer.ErrBadResolverState
+		return fmt.Errorf("nearcall: a policy's config has type %T", s.BalancerConfig)
 	}
-	if u.name != config.Name {
-		u.Close()
-		u.name, u.Balancer = config.Name, balancer.Get(config.Name).Build(u.cc, u.opts)
+	if p.Child != nil && p.name != config.Name { // there are more policies than wrappers
+		p.Child.Close()
+		p.Child = nil
+	}
+	if p.Child == nil {
+		p.name, p.Child = config.Name, new(Child)
+		p.Child.Balancer = balancer.Get(config.Name).Build(p.CC, p.Opts)
 	}
 	s.BalancerConfig = config.Config
-	return u.Balancer.UpdateClientConnState(s)
+	return p.Child.UpdateClientConnState(s)
 }
 
 // ResolverError implements [balancer.Balancer].
-func (u *unwrapped) ResolverError(err error) {
-	if u.Balancer != nil {
-		u.Balancer.ResolverError(err)
+func (p *Policy) ResolverError(err error) {
+	if p.Child != nil {
+		p.Child.ResolverError(err)
 	}
 }
 
+// UpdateSubConnState implements [balancer.Balancer]. It is called only for SubConns without a listener.
+func (p *Policy) UpdateSubConnState(sc balancer.SubConn, s balancer.SubConnState) {
+	p.Child.UpdateSubConnState(sc, s)
+}
+
 // ExitIdle implements [balancer.Balancer].
-func (u *unwrapped) ExitIdle() {
-	if u.Balancer != nil {
-		u.Balancer.ExitIdle()
+func (p *Policy) ExitIdle() {
+	if p.Child != nil {
+		p.Child.ExitIdle()
 	}
 }
 
 // Close implements [balancer.Balancer].
-func (u *unwrapped) Close() {
-	if u.Balancer != nil {
-		u.Balancer.Close()
+func (p *Policy) Close() {
+	if p.Child != nil {
+		p.Child.Close()
 	}
 }

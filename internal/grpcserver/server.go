@@ -385,7 +385,9 @@ func (c *connection) SetDeadline(t time.Time) error {
 
 // alreadyDone are the credentials of connections whose security handshake is complete. A server
 // uses nothing of them but ServerHandshake.
-type alreadyDone struct{ credentials.TransportCredentials }
+type alreadyDone struct {
+	credentials.TransportCredentials
+}
 
 func (alreadyDone) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, conn.(*connection).auth, nil
