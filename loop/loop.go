@@ -108,42 +108,29 @@ var ErrClosed = errors.New("loop: closed")
 // Go returns [ErrClosed] after Close was called, and an error that wraps it if the
 // loop's host has ended. fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
-	_, err := l.start(false, goJob{l, fn})
-	return err
+	return l.Post(func() {
+		ctx, cancel := context.WithCancel(l.base)
+		defer cancel()
+		fn(wait.WithLoop(ctx, (*handlers)(l)))
+	})
 }
-
-// A goJob is the job of a task that Go started.
-type goJob struct {
-	loop *Loop
-	fn   func(context.Context)
-}
-
-func (j goJob) Run() {
-	ctx, cancel := context.WithCancel(j.loop.base)
-	defer cancel()
-	j.fn(wait.WithLoop(ctx, (*handlers)(j.loop)))
-}
-
-func (goJob) Drop()           {}
-func (goJob) Leave()          {}
-func (goJob) Cancelled(error) {} // Loop.cancel ends its context
 
 // Post queues fn and returns at once; fn runs when its turn comes. fn must not wait: it
 // has no context to wait with, so it would block the whole loop.
 //
 // It returns the errors of [Loop.Go].
 func (l *Loop) Post(fn func()) error {
-	_, err := l.start(false, postJob(fn))
+	_, err := l.start(false, funcJob(fn))
 	return err
 }
 
-// A postJob is the job of a task that Post started.
-type postJob func()
+// A funcJob is the job of a task that Go or Post has started. Loop.cancel ends its context, if it has one.
+type funcJob func()
 
-func (j postJob) Run()          { j() }
-func (postJob) Drop()           {}
-func (postJob) Leave()          {}
-func (postJob) Cancelled(error) {}
+func (j funcJob) Run()          { j() }
+func (funcJob) Drop()           {}
+func (funcJob) Leave()          {}
+func (funcJob) Cancelled(error) {}
 
 // start starts a task for j, as Start of [wait.Loop] does. taken says whether the loop took j. If
 // the loop took j and start returns an error, the host has ended and j is dropped.

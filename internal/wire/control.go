@@ -38,7 +38,7 @@ func AppendHello(b []byte, h *Hello) []byte {
 		b = binary.AppendUvarint(b, v)
 	}
 	if h.Features&FeatureNear != 0 {
-		b = append(binary.AppendUvarint(b, uint64(len(h.Near))), h.Near...)
+		b = appendString(b, h.Near)
 	}
 	return finishFrame(b, start)
 }
