@@ -176,7 +176,7 @@ var wholeWithout = map[string][]string{
 
 // Whatever grpc-go changes inside, calls go on: the package comment of grpcinside says how.
 func TestCallsGoOnWithoutAPart(t *testing.T) {
-	for name, part := range grpcinside.Parts() {
+	for name, part := range grpcinside.Parts {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(part.Hide()) // before the servers and connections below are closed it must not be shown
 			for _, target := range serveParts(t) {

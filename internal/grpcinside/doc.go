@@ -42,10 +42,7 @@
 // which grpc-go's transport calls or not.
 package grpcinside
 
-import (
-	"iter"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A Part is something inside grpc-go. Its methods are safe for concurrent use.
 type Part struct{ missing atomic.Bool }
@@ -70,20 +67,9 @@ func (p *Part) check(found bool) bool {
 // The parts, which the package comment describes.
 var ConfigSelector, ConfigText, Policies, Marks, Frames, States, ContextKeys, RawMetadata, Compressors, Accepted, Interceptors, ProtoCodec Part
 
-// Parts returns the parts with their names.
-func Parts() iter.Seq2[string, *Part] {
-	return func(yield func(string, *Part) bool) {
-		for _, p := range []struct {
-			name string
-			part *Part
-		}{
-			{"ConfigSelector", &ConfigSelector}, {"ConfigText", &ConfigText}, {"Policies", &Policies}, {"Marks", &Marks},
-			{"Frames", &Frames}, {"States", &States}, {"ContextKeys", &ContextKeys}, {"RawMetadata", &RawMetadata},
-			{"Compressors", &Compressors}, {"Accepted", &Accepted}, {"Interceptors", &Interceptors}, {"ProtoCodec", &ProtoCodec},
-		} {
-			if !yield(p.name, p.part) {
-				return
-			}
-		}
-	}
+// Parts has the parts by their names.
+var Parts = map[string]*Part{
+	"ConfigSelector": &ConfigSelector, "ConfigText": &ConfigText, "Policies": &Policies, "Marks": &Marks,
+	"Frames": &Frames, "States": &States, "ContextKeys": &ContextKeys, "RawMetadata": &RawMetadata,
+	"Compressors": &Compressors, "Accepted": &Accepted, "Interceptors": &Interceptors, "ProtoCodec": &ProtoCodec,
 }

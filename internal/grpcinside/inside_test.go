@@ -55,7 +55,7 @@ func TestTheInsidesOfGRPC(t *testing.T) {
 	if text, ok := TextOf((<-parsed).Config); !ok || text != "{ }" {
 		t.Errorf("the text of a service config is %q, %v", text, ok)
 	}
-	for name, p := range Parts() {
+	for name, p := range Parts {
 		if !p.Found() {
 			t.Errorf("grpc-go has no %s, as this package knows it", name)
 		}
