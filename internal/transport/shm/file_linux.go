@@ -103,9 +103,6 @@ func fileOf(fd int, l layout) *file {
 	return f
 }
 
-// use adds a user.
-func (f *file) use() { f.users.Add(1) }
-
 // release removes a user, and closes the file after the last.
 func (f *file) release() {
 	if f.users.Add(-1) == 0 {

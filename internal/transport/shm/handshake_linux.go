@@ -38,7 +38,7 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	scmrights.Accept(conn)
 	defer scmrights.Refuse(conn)
 	in := incoming{from: conn, conn: conn, takesFiles: true}
-	defer in.close()
+	defer func() { closeFiles(in.files) }() // those that were not consumed
 	if err := send(conn, appendOffer(nil, offer{version, features})); err != nil {
 		return nil, nil, err
 	}

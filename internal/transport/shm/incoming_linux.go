@@ -89,9 +89,6 @@ func (in *incoming) peerClosed() (gone bool) {
 	return gone
 }
 
-// close closes the descriptors that were not consumed.
-func (in *incoming) close() { closeFiles(in.files) }
-
 func closeFiles(files []int) {
 	for _, fd := range files {
 		_ = unix.Close(fd)

@@ -63,7 +63,7 @@ func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 			return s, err
 		}
 	}
-	f.use()
+	f.users.Add(1)
 	return s, nil
 }
 

@@ -114,9 +114,11 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 	var e ends
 	e.client, e.server = endsOf(tcp)
 	e.namespace = namespaceOf(tcp)
-	if here, ok := named.Load(name); ok && !here.(*Listener).limitsAge() {
-		o.Peer.Path = counters.InProcess
-		return here.(*Listener).openInProcess(d, n, e, o.Peer)
+	if here, ok := named.Load(name); ok {
+		if l := here.(*Listener); !l.Options.Config.LimitsAge() { // sessions within a process never end because of their age
+			o.Peer.Path = counters.InProcess
+			return l.openInProcess(d, n, e, o.Peer)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, moving)
 	defer cancel()

@@ -45,7 +45,7 @@ type nearOffer struct {
 // offerNearer makes the client of c an offer, if it asks for one, and waits until the client stays
 // or moves. It returns false if the client has moved or left. conn is the connection below c's.
 func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (stays bool) {
-	tcp := l.Options.acceptedTCP(conn, c.conn)
+	tcp := bareTCP(conn, c.conn, l.Options.Config.ServerCreds)
 	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || !l.Near || l.Options.Upgrade == nil {
 		return true
 	}
@@ -175,9 +175,6 @@ func (e ends) difference(server ends) string {
 	}
 	return fmt.Sprintf("%v to %v, the server %v to %v", e.client, e.server, server.client, server.server)
 }
-
-// limitsAge reports whether connections end after some time. Sessions within a process never do.
-func (l *Listener) limitsAge() bool { return l.Options.Config.LimitsAge() }
 
 // openInProcess opens a session with a client of this process. peer is the server as the client
 // sees it.
