@@ -67,7 +67,7 @@ func dialWebSocket(t *Target, o *options.Client, c Caller) (link.Dialer, string,
 	d := t.socketDialer(o, authority, c)
 	d.Creds = creds
 	d.Wrap = func(ctx context.Context, conn net.Conn) (net.Conn, error) {
-		return websocket.Dial(ctx, conn, mux.PromptOf(conn), t.url, nil)
+		return websocket.Dial(ctx, conn, mux.PromptOf(conn), t.url)
 	}
 	return d, authority, nil
 }

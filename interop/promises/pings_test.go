@@ -224,7 +224,7 @@ func openWebSocket(w *world) io.ReadWriter {
 	} else {
 		conn = dialSocket(w)
 	}
-	over, err := websocket.Dial(w.Context(), conn, nil, &url.URL{Scheme: "http", Host: w.addr.String(), Path: "/"}, nil)
+	over, err := websocket.Dial(w.Context(), conn, nil, &url.URL{Scheme: "http", Host: w.addr.String(), Path: "/"})
 	return limited(w, over, err)
 }
 

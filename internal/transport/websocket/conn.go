@@ -181,16 +181,10 @@ func (c *Conn) settleLocked() error {
 		if pong == nil || c.said {
 			return nil
 		}
-		if err := c.writeControlLocked(opPong, pong); err != nil {
+		if _, err := c.Conn.Write(c.controlFrameLocked(opPong, pong)); err != nil {
 			return err
 		}
 	}
-}
-
-// writeControlLocked writes a control frame. No message is being written.
-func (c *Conn) writeControlLocked(op opcode, payload []byte) error {
-	_, err := c.Conn.Write(c.controlFrameLocked(op, payload))
-	return err
 }
 
 // controlFrameLocked returns a control frame in scratch.
@@ -366,8 +360,7 @@ func (c *Conn) sayCloseLocked() error {
 	if c.said || !c.out.isDone() {
 		return nil
 	}
-	frame := c.closeFrameLocked()
-	_, err := c.Conn.Write(frame)
+	_, err := c.Conn.Write(c.closeFrameLocked())
 	return err
 }
 

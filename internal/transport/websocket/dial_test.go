@@ -23,7 +23,7 @@ func TestARefusalDoesNotWaitForAllOfItsText(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err := Dial(ctx, near, nil, &url.URL{Scheme: "ws", Host: "x", Path: "/"}, nil)
+	_, err := Dial(ctx, near, nil, &url.URL{Scheme: "ws", Host: "x", Path: "/"})
 	if err == nil || !strings.Contains(err.Error(), `403 Forbidden: "not you"`) {
 		t.Error(err)
 	}

@@ -93,15 +93,14 @@ const (
 	reasonTime = time.Second // how long to wait for these bytes: some servers send less than they announce
 )
 
-// Dial upgrades conn to a WebSocket, by a request for target with the fields of header. The
-// result is a *[PromptConn] if socket, which reads and writes conn, is not nil. If Dial fails,
-// the caller must close conn.
-func Dial(ctx context.Context, conn net.Conn, socket Prompt, target *url.URL, header http.Header) (net.Conn, error) {
+// Dial upgrades conn to a WebSocket, by a request for target. The result is a *[PromptConn] if
+// socket, which reads and writes conn, is not nil. If Dial fails, the caller must close conn.
+func Dial(ctx context.Context, conn net.Conn, socket Prompt, target *url.URL) (net.Conn, error) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	key := base64.StdEncoding.EncodeToString(nonce[:])
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	first, err := ask(conn, target, header, key)
+	first, err := ask(conn, target, key)
 	if !stop() {
 		return nil, fmt.Errorf("the server has not answered the request for WebSocket: %w", context.Cause(ctx))
 	}
@@ -111,13 +110,9 @@ func Dial(ctx context.Context, conn net.Conn, socket Prompt, target *url.URL, he
 	return newConn(conn, socket, true, first), nil
 }
 
-// ask sends the request and reads the answer. It returns the bytes after the
-// answer.
-func ask(conn net.Conn, target *url.URL, header http.Header, key string) (first []byte, err error) {
-	req := &http.Request{Method: http.MethodGet, URL: target, Host: target.Host, Header: header.Clone()}
-	if req.Header == nil {
-		req.Header = make(http.Header)
-	}
+// ask sends the request and reads the answer. It returns the bytes after the answer.
+func ask(conn net.Conn, target *url.URL, key string) (first []byte, err error) {
+	req := &http.Request{Method: http.MethodGet, URL: target, Host: target.Host, Header: make(http.Header)}
 	for field, value := range map[string]string{
 		"Connection": "Upgrade", "Upgrade": "websocket",
 		"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, "Sec-WebSocket-Protocol": Subprotocol,
