@@ -309,16 +309,6 @@ func (s *Session) numberedLocked() {
 	}
 }
 
-// answerPingLocked sends a PONG, after the heads of the calls that were open when the peer
-// announced a drain.
-func (s *Session) answerPingLocked(data [8]byte) {
-	to := &s.writing.control
-	if s.drain.unnumbered > 0 {
-		to = &s.drain.pongs
-	}
-	*to = wire.AppendPing(*to, wire.KindPong, data)
-}
-
 // releaseCallLocked frees the slot of one of this side's calls, or passes it to the call that has
 // been held for longest.
 func (s *Session) releaseCallLocked() {
@@ -347,9 +337,14 @@ func (s *Session) appendPingLocked() uint64 {
 	return s.pings
 }
 
-// handlePingLocked answers a PING. A server also enforces its minimum time between PINGs.
+// handlePingLocked answers a PING, after the heads of the calls that were open when the peer announced
+// a drain. A server also enforces its minimum time between PINGs.
 func (s *Session) handlePingLocked(data [8]byte) error {
-	s.answerPingLocked(data)
+	to := &s.writing.control
+	if s.drain.unnumbered > 0 {
+		to = &s.drain.pongs
+	}
+	*to = wire.AppendPing(*to, wire.KindPong, data)
 	if s.opts.Client {
 		return nil
 	}
