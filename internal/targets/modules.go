@@ -63,11 +63,7 @@ func (t *Target) moduleTLS(o *options.Client) (*tls.Config, error) {
 }
 
 func listenModule(t *Target, _ socketfile.Options) (Listener, error) {
-	lis, err := registry.TransportOf(t.Scheme.name).Listen(t.Rest)
-	if err != nil {
-		return nil, err
-	}
-	return lis, nil
+	return registry.TransportOf(t.Scheme.name).Listen(t.Rest)
 }
 
 // Configure passes the options of a server to lis.
