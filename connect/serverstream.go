@@ -177,18 +177,10 @@ func (s *serverStream) Receive(msg any) error { return handlerError(s.ctx, s.str
 func (s *serverStream) SendHeaders() error    { return s.flushHeader(s.stream.SendHeader) }
 
 func (s *serverStream) Send(msg any) error {
-	if err := s.flushHeader(s.setHeader); err != nil {
+	if err := s.flushHeader(s.stream.SetHeader); err != nil {
 		return err
 	}
 	return handlerError(s.ctx, s.stream.SendMsg(msg))
-}
-
-// setHeader is gRPC's SetHeader, except that an empty header changes nothing.
-func (s *serverStream) setHeader(md metadata.MD) error {
-	if len(md) == 0 {
-		return nil
-	}
-	return s.stream.SetHeader(md)
 }
 
 // flushHeader calls flush, once, with the header that the handler has set.
@@ -207,10 +199,9 @@ func (s *serverStream) flushHeader(flush func(metadata.MD) error) error {
 	return handlerError(s.ctx, flush(md))
 }
 
-// finish passes on the header and trailer that the handler has set and not
-// sent.
+// finish passes on the header and trailer that the handler has set and not sent.
 func (s *serverStream) finish() error {
-	err := s.flushHeader(s.setHeader)
+	err := s.flushHeader(s.stream.SetHeader)
 	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {
 		md, invalid := toMetadata(trailer)
 		if invalid != nil {
