@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -15,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/socketfile"
 )
 
 // A path is a way from a client to a service.
@@ -60,7 +59,7 @@ var stretches = []stretch{
 	{"within a process", paths, path{"grpc-go over bufconn", "grpc-go, bufconn", overBufconn}, 0.5, nil},
 	{
 		"to a second process, over a unix socket", unixPaths(),
-		path{"grpc-go, second process, unix socket", "grpc-go", overProcess(byGRPC, "unix")}, 0.28, unixSockets,
+		path{"grpc-go, second process, unix socket", "grpc-go", overProcess(byGRPC, "unix")}, 0.28, socketfile.Supported,
 	},
 	{
 		"to a second process, over TCP", []path{
@@ -79,19 +78,6 @@ func unixPaths() []path {
 		p = append(p, path{"second process, shared memory", "nearcall, shared memory", overProcess(byNearcall, "shm")})
 	}
 	return p
-}
-
-// unixSockets tries to listen on a unix socket, and returns the error.
-func unixSockets() error {
-	dir, err := os.MkdirTemp("", "nearcall")
-	if err != nil {
-		return err
-	}
-	lis, err := net.Listen("unix", filepath.Join(dir, "s"))
-	if err == nil {
-		err = lis.Close()
-	}
-	return errors.Join(err, os.Remove(dir))
 }
 
 type clientConn interface {
