@@ -101,7 +101,7 @@ func (s *Session) sendReturnLocked(at int) {
 	}
 }
 
-// dropLocked returns the place, whether or not its message was fetched. p may be nil. The session's
+// dropLocked returns the place, whether or not its message was fetched. p may be nil.
 func (p *place) dropLocked() {
 	if p != nil {
 		p.lost.Stop()

@@ -80,7 +80,7 @@ func (s *Session) initStreamLocked(st *stream, id uint64, encoding string) {
 	s.performLocked(s.life.CallBegins())
 }
 
-// enqueueLocked queues a step to be written, or drops it if the call was aborted. The session's
+// enqueueLocked queues a step to be written, or drops it if the call was aborted.
 func (st *stream) enqueueLocked(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		st.session.unplace(&step)
@@ -109,7 +109,7 @@ func (st *stream) enqueueLocked(step wire.Step, message *buffer) {
 }
 
 // scheduleLocked puts the stream into a write queue if it has something to write and is in none. A
-// stream that is in writing.starved stays there until the connection has credit. The session's
+// stream that is in writing.starved stays there until the connection has credit.
 func (st *stream) scheduleLocked() {
 	switch w := &st.session.writing; {
 	case st.queue != nil || len(st.out) == 0:
@@ -197,7 +197,7 @@ func (st *stream) Send(f *link.Frame) error {
 }
 
 // endBothLocked ends sending at once. Receiving ends after everything that has arrived was
-// received. The session's
+// received.
 func (st *stream) endBothLocked(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why

@@ -362,7 +362,7 @@ func (st *stream) removeWrittenLocked() {
 	}
 }
 
-// wakeSenderLocked wakes the sender, if one waits and may queue another message. The session's
+// wakeSenderLocked wakes the sender, if one waits and may queue another message.
 func (st *stream) wakeSenderLocked() {
 	if st.flow.TakesMore(st.session.writing.backlog) {
 		wait.Unpark(st.session.wakeLocked(&st.sender))
