@@ -113,7 +113,6 @@ var logger = grpclog.Component("nearcall")
 // A guard is the implementation of services of Connect: a [call.Guard].
 type guard struct{}
 
-// Panicked implements [call.Guard].
 func (guard) Panicked(method string, value any) error { return verdict(panicked(method, value)) }
 
 // panicked logs a panic in a call of method, and returns the call's error.

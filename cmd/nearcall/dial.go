@@ -81,13 +81,11 @@ func (f *connFlags) addTLS(c *cobra.Command) {
 }
 
 // seconds is the value of a flag that takes a time: a number of seconds, as for grpcurl, or a
-// duration as Go writes it, such as 500ms.
+// duration as Go writes it, such as 500ms. It implements [pflag.Value].
 type seconds time.Duration
 
-// Type implements [pflag.Value].
 func (*seconds) Type() string { return "time" }
 
-// String implements [pflag.Value].
 func (s *seconds) String() string {
 	if *s == 0 {
 		return "" // no default
@@ -95,7 +93,6 @@ func (s *seconds) String() string {
 	return time.Duration(*s).String()
 }
 
-// Set implements [pflag.Value].
 func (s *seconds) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if n, plain := strconv.ParseFloat(text, 64); plain == nil {

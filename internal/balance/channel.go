@@ -228,14 +228,13 @@ type capture struct {
 var errCaptured = status.Error(codes.Canceled, "nearcall: grpc-go has picked a connection for a call")
 
 // unsent are credentials that end a call after the pick, if nothing else has.
+// It implements [credentials.PerRPCCredentials].
 type unsent struct{}
 
-// GetRequestMetadata implements [credentials.PerRPCCredentials].
 func (unsent) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return nil, errCaptured
 }
 
-// RequireTransportSecurity implements [credentials.PerRPCCredentials].
 func (unsent) RequireTransportSecurity() bool { return false }
 
 // Pick implements [client.Balancer]. It asks the picker that grpc-go has used last. If that picker is
@@ -313,7 +312,6 @@ func (a *applied) retire() {
 	}
 }
 
-// Select implements [client.Balancer].
 func (c *Channel) Select(ctx context.Context, method string) (client.Selection, error) {
 	a, delayed := c.applied.Load(), false
 	if c.isWhole.Load() {

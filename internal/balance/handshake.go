@@ -17,7 +17,7 @@ import (
 )
 
 // A handshaker is the credentials of a channel's *grpc.ClientConn. Its handshake ends with a session
-// of the SubConn.
+// of the SubConn. It implements [credentials.TransportCredentials].
 type handshaker struct {
 	credentials.TransportCredentials // the user's
 	channel                          *Channel
@@ -55,7 +55,6 @@ func (c *Channel) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c.cfg.Dial(ctx, c.cfg.Options.AuthorityOr(cmp.Or(m.serverName, c.authority)), address)
 }
 
-// ClientHandshake implements [credentials.TransportCredentials].
 func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	m, ok := markOf(ctx)
 	if !ok {
@@ -112,7 +111,6 @@ func (h *handshaker) UsesXDS() bool {
 	return ok && x.UsesXDS()
 }
 
-// Clone implements [credentials.TransportCredentials].
 func (h *handshaker) Clone() credentials.TransportCredentials {
 	return &handshaker{h.TransportCredentials.Clone(), h.channel, h.onlyGRPC}
 }

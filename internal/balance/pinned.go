@@ -93,19 +93,17 @@ func (p *pin) lost(err error) error {
 	return link.Unprocessed{Err: errUnpinned, Unsent: true}
 }
 
-// A pinnedStream is a stream whose errors say what became of the call.
+// A pinnedStream is a stream whose errors say what became of the call. It implements [grpc.ClientStream].
 type pinnedStream struct {
 	grpc.ClientStream
 	pin *pin
 }
 
-// Header implements [grpc.ClientStream].
 func (s pinnedStream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	return md, s.pin.lost(err)
 }
 
-// RecvMsg implements [grpc.ClientStream].
 func (s pinnedStream) RecvMsg(m any) error { return s.pin.lost(s.ClientStream.RecvMsg(m)) }
 
 // withOnce adds to the options of a call that grpc-go makes it once, except for a second pick. Retry

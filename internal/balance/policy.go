@@ -20,7 +20,7 @@ import (
 )
 
 // A policy is a balancer that wraps another one, and the wrapped one's ClientConn. It embeds
-// grpc-go's, as grpc-go demands of interceptors.
+// grpc-go's, as grpc-go demands of interceptors. It implements [balancer.ClientConn] and [balancer.Balancer].
 type policy struct {
 	balancer.ClientConn
 	grpcinside.Policy
@@ -28,7 +28,6 @@ type policy struct {
 	applied *applied
 }
 
-// UpdateClientConnState implements [balancer.Balancer].
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	if config, ok := s.BalancerConfig.(*grpcinside.PolicyConfig); ok {
 		p.apply(config.Service, s.ResolverState)
@@ -49,7 +48,6 @@ func (p *policy) apply(service string, s resolver.State) {
 	last.retire()
 }
 
-// Close implements [balancer.Balancer].
 func (p *policy) Close() {
 	p.Policy.Close()
 	if p.channel.applied.CompareAndSwap(p.applied, nil) { // otherwise another policy has replaced this one
@@ -61,14 +59,12 @@ func (p *policy) Close() {
 	}
 }
 
-// UpdateState implements [balancer.ClientConn].
 func (p *policy) UpdateState(s balancer.State) {
 	s.Picker = p.channel.newPicker(s.Picker)
 	p.ClientConn.UpdateState(s)
 	p.channel.replaced()
 }
 
-// NewSubConn implements [balancer.ClientConn].
 func (p *policy) NewSubConn(addrs []resolver.Address, o balancer.NewSubConnOptions) (balancer.SubConn, error) {
 	sc := &subConn{channel: p.channel}
 	//lint:ignore SA1019 grpclb sets it
@@ -95,10 +91,8 @@ func (p *policy) NewSubConn(addrs []resolver.Address, o balancer.NewSubConnOptio
 	return sc, nil
 }
 
-// RemoveSubConn implements [balancer.ClientConn].
 func (p *policy) RemoveSubConn(sc balancer.SubConn) { sc.Shutdown() }
 
-// UpdateAddresses implements [balancer.ClientConn].
 func (p *policy) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	//lint:ignore SA1019 policies may still call it
 	sc.UpdateAddresses(addrs)

@@ -62,12 +62,12 @@ func (b wrappedBuilder) OverrideAuthority(t resolver.Target) string {
 }
 
 // A wrappedConn rewrites the service configs of a resolver, and notices its first result.
+// It implements [resolver.ClientConn].
 type wrappedConn struct {
 	resolver.ClientConn
 	channel *Channel
 }
 
-// UpdateState implements [resolver.ClientConn].
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
 	s.ServiceConfig = c.rewritten(s.ServiceConfig)
@@ -103,20 +103,17 @@ func nearestFirst(endpoints []resolver.Endpoint) []resolver.Endpoint {
 	return endpoints
 }
 
-// ReportError implements [resolver.ClientConn].
 func (c wrappedConn) ReportError(err error) {
 	c.ClientConn.ReportError(err)
 	c.channel.resolved.Store(true)
 }
 
-// NewAddress implements [resolver.ClientConn].
 func (c wrappedConn) NewAddress(addrs []resolver.Address) {
 	//lint:ignore SA1019 resolvers may still call it
 	c.ClientConn.NewAddress(addrs)
 	c.channel.resolved.Store(true)
 }
 
-// ParseServiceConfig implements [resolver.ClientConn].
 func (c wrappedConn) ParseServiceConfig(json string) *serviceconfig.ParseResult {
 	return c.ClientConn.ParseServiceConfig(rewrite(json))
 }

@@ -12,19 +12,17 @@ import (
 )
 
 // whole makes calls with grpc-go as a whole: retries, deadlines and HTTP filters are grpc-go's. Their
-// messages go over the sessions, through the sessionConns.
+// messages go over the sessions, through the sessionConns. It implements [grpc.ClientConnInterface].
 type whole struct {
 	conn  *grpc.ClientConn
 	creds []credentials.PerRPCCredentials // of all calls
 	stats bool                            // the handlers of wholeStats get the events
 }
 
-// Invoke implements [grpc.ClientConnInterface].
 func (w whole) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return w.conn.Invoke(context.WithValue(ctx, ownKey{}, w), method, args, reply, w.withCreds(opts)...)
 }
 
-// NewStream implements [grpc.ClientConnInterface].
 func (w whole) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return w.conn.NewStream(context.WithValue(ctx, ownKey{}, w), desc, method, w.withCreds(opts)...)
 }
@@ -44,9 +42,9 @@ func (w whole) withCreds(opts []grpc.CallOption) []grpc.CallOption {
 }
 
 // allCreds are several credentials. The last ones that set a key win.
+// It implements [credentials.PerRPCCredentials].
 type allCreds []credentials.PerRPCCredentials
 
-// GetRequestMetadata implements [credentials.PerRPCCredentials].
 func (cs allCreds) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
 	all := make(map[string]string)
 	for _, c := range cs {
@@ -59,7 +57,6 @@ func (cs allCreds) GetRequestMetadata(ctx context.Context, uri ...string) (map[s
 	return all, nil
 }
 
-// RequireTransportSecurity implements [credentials.PerRPCCredentials].
 func (cs allCreds) RequireTransportSecurity() bool {
 	return slices.ContainsFunc(cs, credentials.PerRPCCredentials.RequireTransportSecurity)
 }

@@ -202,6 +202,7 @@ func (wrapper) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.B
 }
 
 // A Policy is the balancer of a wrapper. Its child is the policy that the latest config names.
+// It implements [balancer.Balancer].
 type Policy struct {
 	CC    balancer.ClientConn // the child's
 	Opts  balancer.BuildOptions
@@ -215,7 +216,6 @@ type Child struct {
 	balancer.Balancer // nil while it is built
 }
 
-// UpdateClientConnState implements [balancer.Balancer].
 func (p *Policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	config, ok := s.BalancerConfig.(*PolicyConfig)
 	if !ok {
@@ -233,7 +233,6 @@ func (p *Policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	return p.Child.UpdateClientConnState(s)
 }
 
-// ResolverError implements [balancer.Balancer].
 func (p *Policy) ResolverError(err error) {
 	if p.Child != nil {
 		p.Child.ResolverError(err)
@@ -245,14 +244,12 @@ func (p *Policy) UpdateSubConnState(sc balancer.SubConn, s balancer.SubConnState
 	p.Child.UpdateSubConnState(sc, s)
 }
 
-// ExitIdle implements [balancer.Balancer].
 func (p *Policy) ExitIdle() {
 	if p.Child != nil {
 		p.Child.ExitIdle()
 	}
 }
 
-// Close implements [balancer.Balancer].
 func (p *Policy) Close() {
 	if p.Child != nil {
 		p.Child.Close()

@@ -19,7 +19,7 @@ import (
 // A sessionConn is the connection that grpc-go's transport gets for a SubConn with a session. It plays
 // a server of HTTP/2 that answers SETTINGS and PINGs, and ends when the session takes no more calls.
 // If grpc-go opens a stream (a health check, say), or does anything else that a sessionConn does not
-// answer, the sessionConn starts a grpc.Server that relays to the session.
+// answer, the sessionConn starts a grpc.Server that relays to the session. It implements [net.Conn].
 type sessionConn struct {
 	session link.Session
 	serve   func(...grpc.ServerOption) *grpc.Server
@@ -63,7 +63,6 @@ func frame(b []byte, kind, flags byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// Read implements [net.Conn].
 func (c *sessionConn) Read(b []byte) (int, error) {
 	if err := c.ready(); err != nil {
 		return 0, err
@@ -114,7 +113,6 @@ func (c *sessionConn) ready() error {
 	}
 }
 
-// Write implements [net.Conn].
 func (c *sessionConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	if c.isClosed {
@@ -204,7 +202,6 @@ func (c *sessionConn) serveLocked() (first []byte) {
 	return first
 }
 
-// Close implements [net.Conn].
 func (c *sessionConn) Close() error {
 	c.mu.Lock()
 	first := !c.isClosed
@@ -217,18 +214,11 @@ func (c *sessionConn) Close() error {
 	return nil
 }
 
-// LocalAddr implements [net.Conn].
-func (c *sessionConn) LocalAddr() net.Addr { return c.session.Peer().LocalAddr }
-
-// RemoteAddr implements [net.Conn].
+func (c *sessionConn) LocalAddr() net.Addr  { return c.session.Peer().LocalAddr }
 func (c *sessionConn) RemoteAddr() net.Addr { return c.session.Peer().Addr }
 
-// SetDeadline implements [net.Conn]. Deadlines have no effect: grpc-go closes the connection to end a
-// Read or Write.
-func (*sessionConn) SetDeadline(time.Time) error { return nil }
+// Deadlines have no effect: grpc-go closes the connection to end a Read or Write.
 
-// SetReadDeadline implements [net.Conn].
-func (*sessionConn) SetReadDeadline(time.Time) error { return nil }
-
-// SetWriteDeadline implements [net.Conn].
+func (*sessionConn) SetDeadline(time.Time) error      { return nil }
+func (*sessionConn) SetReadDeadline(time.Time) error  { return nil }
 func (*sessionConn) SetWriteDeadline(time.Time) error { return nil }

@@ -28,16 +28,12 @@ type Acceptor struct {
 	Go func(func())
 }
 
-// Closed implements [link.Acceptor].
 func (*Acceptor) Closed(error) {}
 
-// Gone implements [link.Acceptor].
 func (*Acceptor) Gone() {}
 
-// Terms implements [link.Acceptor].
 func (*Acceptor) Terms() link.Terms { return link.Terms{} }
 
-// HandleStream implements [link.Acceptor].
 func (r *Acceptor) HandleStream(callee link.Stream, o *link.CallHeader) error {
 	header := *o
 	header.Caller = nil

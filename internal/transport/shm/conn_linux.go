@@ -98,7 +98,6 @@ func (c *Conn) allocateFirst(server bool) error {
 	return nil
 }
 
-// TryRead implements [mux.Prompt].
 func (c *Conn) TryRead(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
@@ -157,7 +156,6 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 }
 
-// TryWrite implements [mux.Prompt].
 func (c *Conn) TryWrite(all ...[]byte) (int, error) {
 	c.out.Lock()
 	defer c.out.Unlock()
@@ -224,7 +222,6 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// Place implements [mux.Placer].
 func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 	b, at, ok = c.slabs.allocate(n)
 	if ok {
@@ -235,16 +232,14 @@ func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 	return b, at, ok
 }
 
-// Placed implements [mux.Placer].
-func (c *Conn) Placed(at int) { c.slabs.sendAll(at) }
-
-// Draft implements [mux.Placer].
+func (c *Conn) Placed(at int)                           { c.slabs.sendAll(at) }
 func (c *Conn) Draft(n int) (b []byte, at int, ok bool) { return c.slabs.allocate(n) }
+func (c *Conn) Done(at int)                             { c.slabs.done(at) }
+func (c *Conn) Returned(at int) error                   { return c.slabs.free(at) }
+func (c *Conn) Check(at int) error                      { return c.fetches.check(at) }
+func (c *Conn) Fetch(b []byte, at int) error            { return c.fetches.fetch(b, at) }
+func (c *Conn) Release(at int)                          { c.fetches.release(at) }
 
-// Done implements [mux.Placer].
-func (c *Conn) Done(at int) { c.slabs.done(at) }
-
-// PlaceOf implements [mux.Placer].
 func (c *Conn) PlaceOf(b []byte) (at int, ok bool) {
 	if at, ok = c.slabs.send(b); ok {
 		counters.Shm.LargeMessages.Add(1)
@@ -252,10 +247,6 @@ func (c *Conn) PlaceOf(b []byte) (at int, ok bool) {
 	return at, ok
 }
 
-// Returned implements [mux.Placer].
-func (c *Conn) Returned(at int) error { return c.slabs.free(at) }
-
-// Hold implements [mux.Placer].
 func (c *Conn) Hold(at, n int) error {
 	if all := c.theirs.file.layout.slabs; at < 0 || n <= 0 || n > all || at > all-n {
 		return fmt.Errorf("%w: its message of %d bytes at %d is outside of its memory", errBroken, n, at)
@@ -263,22 +254,12 @@ func (c *Conn) Hold(at, n int) error {
 	return c.fetches.hold(at, n)
 }
 
-// Check implements [mux.Placer].
-func (c *Conn) Check(at int) error { return c.fetches.check(at) }
-
-// Fetch implements [mux.Placer].
-func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.fetch(b, at) }
-
-// Release implements [mux.Placer].
-func (c *Conn) Release(at int) { c.fetches.release(at) }
-
 var start = time.Now()
 
 // instant returns t as the time since the process started. A time out of range becomes the
 // closest one in range, which nanoseconds since 1970 would not.
 func instant(t time.Time) time.Duration { return t.Sub(start) }
 
-// SetReadDeadline implements [mux.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	var d time.Duration
 	if !t.IsZero() {
