@@ -141,8 +141,7 @@ func (s *Session) Close(reason error) error {
 // fail ends a session whose connection broke or whose peer violated the protocol.
 func (s *Session) fail(reason error) {
 	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
-	var away *dismissal
-	if errors.As(reason, &away) {
+	if away, ok := errors.AsType[*dismissal](reason); ok {
 		s.terminate(err, away.code, false)
 		return
 	}

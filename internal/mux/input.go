@@ -387,7 +387,7 @@ func (s *Session) newPeerStreamLocked(id uint64, rc *wire.Received) (*stream, er
 	if s.life.Drain() == lifecycle.Refusing {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
-	if !s.opts.admits(s.calls) {
+	if limit := s.opts.Config.MaxStreams; limit > 0 && s.calls >= limit {
 		s.writing.control = wire.AppendReset(s.writing.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.calls))
 		return nil, nil
 	}
@@ -395,7 +395,8 @@ func (s *Session) newPeerStreamLocked(id uint64, rc *wire.Received) (*stream, er
 		rc.Open.Deadline = time.Now().Add(rc.Timeout)
 	}
 	s.calls++
-	st := newCallee()
+	st := streamPool.Get().(*stream)
+	st.holders.Store(3) // the session, the acceptor and offerToAcceptor
 	s.initStreamLocked(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil

@@ -341,14 +341,6 @@ func (st *stream) recycle() {
 	streamPool.Put(st)
 }
 
-// newCallee returns a stream for a call of the peer, which the session, the acceptor and
-// offerToAcceptor hold.
-func newCallee() *stream {
-	st := streamPool.Get().(*stream)
-	st.holders.Store(3)
-	return st
-}
-
 // Free says that one of the stream's holders uses it no more. It implements [link.Freer].
 func (st *stream) Free() {
 	if st.holders.Add(-1) == 0 {

@@ -65,8 +65,7 @@ func refuseHandshake(conn net.Conn, err error) {
 	if c, ok := conn.(*tls.Conn); ok { // it writes nothing more after a failed handshake
 		conn = c.NetConn()
 	}
-	var header tls.RecordHeaderError
-	if errors.As(err, &header) && isPlain(header) {
+	if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && isPlain(header) {
 		// A nearcall client without credentials. crypto/tls sends it nothing, so send an
 		// alert, handshake_failure, which the client understands.
 		_ = conn.SetWriteDeadline(time.Now().Add(refusing))
@@ -116,11 +115,10 @@ func logFailed(conn net.Conn, step string, err error) {
 
 // remedy returns advice for a failed security handshake, as far as err tells.
 func remedy(err error) string {
-	var header tls.RecordHeaderError
-	switch {
-	case errors.As(err, &header) && isPlain(header) && header.RecordHeader[0] == wire.Magic[0]:
+	switch header, noTLS := errors.AsType[tls.RecordHeaderError](err); {
+	case noTLS && isPlain(header) && header.RecordHeader[0] == wire.Magic[0]:
 		return "; it is a nearcall client without TLS: give it WithTransportCredentials"
-	case errors.As(err, &header):
+	case noTLS:
 		return "; it does not use TLS"
 	case strings.Contains(err.Error(), "application protocol"), strings.Contains(err.Error(), "ALPN"):
 		return "; clients and NextProtos of the server's TLS configuration must agree on h2 or http/1.1: see nearcall.NewTLS"

@@ -227,8 +227,7 @@ func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 
 // explain adds an explanation to err if the server has answered TLS with nearcall's line.
 func explain(err error) error {
-	var header tls.RecordHeaderError
-	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {
+	if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {
 		return fmt.Errorf("the server speaks nearcall without TLS; dial it without these credentials, or give the server some: %w", err)
 	}
 	return err
