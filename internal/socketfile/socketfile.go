@@ -26,9 +26,6 @@ type Options struct {
 	TakeOver bool // replace the file of a server that listens there
 }
 
-// IsZero reports whether no option is set.
-func (o Options) IsZero() bool { return o == Options{} }
-
 // An Owner is a user and a group, as for [os.Chown]: -1 keeps the process's own.
 type Owner struct{ UID, GID int }
 

@@ -45,7 +45,7 @@ func Listen(target string, file socketfile.Options) (Listener, error) {
 // checkFile returns an error if the options do not fit a listener on t.
 func (t *Target) checkFile(o socketfile.Options) error {
 	switch mode := o.Mode; {
-	case o.IsZero():
+	case o == socketfile.Options{}:
 	case t.network != "unix" || t.address[0] == '@':
 		option := "SocketFile"
 		if o.TakeOver {

@@ -176,7 +176,7 @@ func (s *Server) retry(ctx context.Context, try func() error) {
 	defer cancel()
 	more := s.memory.more()
 	for errors.Is(try(), errMemory) {
-		for room := false; !room; room = s.memory.hasRoom(serverRings) {
+		for room := false; !room; room = s.memory.max-s.memory.used.Load() >= serverRings {
 			select {
 			case <-more:
 			case <-ctx.Done():

@@ -111,9 +111,6 @@ func (m *Memory) unreserve(n int) {
 	}
 }
 
-// hasRoom reports whether n bytes could be reserved for rings.
-func (m *Memory) hasRoom(n int64) bool { return m.max-m.used.Load() >= n }
-
 // more returns a channel that is closed when bytes are returned.
 func (m *Memory) more() <-chan struct{} {
 	m.mu.Lock()

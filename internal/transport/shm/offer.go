@@ -47,9 +47,7 @@ type terms struct {
 }
 
 func appendOffer(b []byte, o offer) []byte {
-	var body []byte
-	body = binary.AppendUvarint(body, o.version)
-	body = binary.AppendUvarint(body, o.features)
+	body := binary.AppendUvarint(binary.AppendUvarint(nil, o.version), o.features)
 	return appendBody(append(b, Line...), body)
 }
 
