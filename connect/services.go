@@ -57,7 +57,13 @@ func NewServer(services *Services, interceptors ...connect.ServerInterceptor) *c
 	for _, svc := range services.all {
 		for i := range svc.desc.Methods {
 			m := &svc.desc.Methods[i]
-			server.Register(connect.Method{Spec: specOf(svc.desc, m.MethodName, connect.StreamTypeUnary), Handler: svc.unary(m)})
+			server.Register(connect.Method{Spec: specOf(svc.desc, m.MethodName, connect.StreamTypeUnary), Handler: handler(func(s *grpcStream) error {
+				reply, err := m.Handler(svc.impl, s.ctx, s.RecvMsg, nil)
+				if err != nil {
+					return err
+				}
+				return s.SendMsg(reply)
+			})})
 		}
 		for i := range svc.desc.Streams {
 			d := &svc.desc.Streams[i]
@@ -68,7 +74,7 @@ func NewServer(services *Services, interceptors ...connect.ServerInterceptor) *c
 			if d.ServerStreams {
 				kind |= connect.StreamTypeServer
 			}
-			server.Register(connect.Method{Spec: specOf(svc.desc, d.StreamName, kind), Handler: svc.stream(d)})
+			server.Register(connect.Method{Spec: specOf(svc.desc, d.StreamName, kind), Handler: handler(func(s *grpcStream) error { return d.Handler(svc.impl, s) })})
 		}
 	}
 	return server
@@ -91,29 +97,14 @@ func specOf(desc *grpc.ServiceDesc, method string, kind connect.StreamType) conn
 	return spec
 }
 
-// unary returns the handler of a unary method.
-func (svc service) unary(m *grpc.MethodDesc) connect.ServerFunc {
+// handler returns the handler of a method, which handle serves.
+func handler(handle func(*grpcStream) error) connect.ServerFunc {
 	return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
 		s, err := newGRPCStream(ctx, spec, stream)
 		if err != nil {
 			return err
 		}
-		reply, err := m.Handler(svc.impl, s.ctx, s.RecvMsg, nil)
-		if err != nil {
-			return s.end(err)
-		}
-		return s.end(s.SendMsg(reply))
-	}
-}
-
-// stream returns the handler of a streaming method.
-func (svc service) stream(d *grpc.StreamDesc) connect.ServerFunc {
-	return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
-		s, err := newGRPCStream(ctx, spec, stream)
-		if err != nil {
-			return err
-		}
-		return s.end(d.Handler(svc.impl, s))
+		return s.end(handle(s))
 	}
 }
 
