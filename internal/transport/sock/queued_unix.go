@@ -19,14 +19,10 @@ func queued(lis socket) (all []net.Conn) {
 	if lis == nil {
 		return nil
 	}
-	raw, err := lis.SyscallConn()
-	if err != nil {
-		return nil
-	}
 	neverBlock(lis)
-	_ = raw.Control(func(fd uintptr) {
+	control(lis, func(fd int) {
 		for len(all) < maxQueued {
-			conn, err := accept(int(fd))
+			conn, err := accept(fd)
 			switch err {
 			case nil:
 				all = append(all, conn)
@@ -43,11 +39,15 @@ func queued(lis socket) (all []net.Conn) {
 // share the mode, and exec.Cmd makes files of package net block. Accept would then wait in the
 // system, and neither a deadline nor Close would end it.
 func neverBlock(lis socket) {
-	if lis == nil {
-		return
+	if lis != nil {
+		control(lis, func(fd int) { _ = syscall.SetNonblock(fd, true) })
 	}
-	if raw, err := lis.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
+}
+
+// control calls f with the descriptor of conn, unless that is closed.
+func control(conn syscall.Conn, f func(fd int)) {
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
 }
 

@@ -18,44 +18,31 @@ const backlog = 1<<16 - 1
 // clients reports. Before, that is the process that called listen(2), such as systemd, from which
 // this process has inherited lis.
 func claim(lis net.Listener) {
-	l, ok := bare(lis).(*net.UnixListener)
-	if !ok {
-		return
-	}
-	if raw, err := l.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = syscall.Listen(int(fd), backlog) })
+	if l, ok := bare(lis).(*net.UnixListener); ok {
+		control(l, func(fd int) { _ = syscall.Listen(fd, backlog) })
 	}
 }
 
 // processOf returns the process at the other end of a unix socket. ok is false for a
 // connection that wraps a socket instead of being one.
 func processOf(conn net.Conn) (p Process, ok bool) {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
+	c, isSocket := conn.(syscall.Conn)
+	if !isSocket {
 		return p, false
 	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return p, false
-	}
-	var cred *syscall.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); err != nil || credErr != nil {
-		return p, false
-	}
-	return Process{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, true
+	control(c, func(fd int) {
+		cred, err := syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		if ok = err == nil; ok {
+			p = Process{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+		}
+	})
+	return p, ok
 }
 
 // namespaceOf returns the network namespace of a socket, or 0 if the system does not tell: before
 // Linux 5.14.
 func namespaceOf(conn syscall.Conn) (namespace uint64) {
-	if raw, err := conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			namespace, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		})
-	}
+	control(conn, func(fd int) { namespace, _ = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) })
 	return namespace
 }
 
