@@ -255,7 +255,7 @@ func (r *request) end() {
 
 var errLeft = status.Error(codes.Canceled, "the client has left")
 
-// begun returns the request of ctx, whose handler may start, or why it may not.
+// begun returns the request of ctx, whose handler can start, or why it cannot.
 func begun(ctx context.Context) (*request, error) {
 	if refusal, _ := ctx.Value(refusalKey{}).(*status.Status); refusal.Err() != nil { // the tap handle's
 		return nil, refusal.Err()
