@@ -11,6 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call/server"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -135,14 +136,14 @@ func (barely) NewCall() *inproc.Call { return &inproc.Call{Callee: nobody{}} }
 
 func (a barely) HandleUnary(c *inproc.Call) error {
 	in, protobuf := new(testpb.Empty), codec.Proto()
-	if err := c.Take(&link.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
+	if err := c.Take(&message.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
 		return err
 	}
 	out, err := a.service.EmptyCall(context.Background(), in)
 	if err != nil {
 		return err
 	}
-	reply := link.Live(out, protobuf)
+	reply := message.Live(out, protobuf)
 	return c.Send(nil, &reply, &link.End{})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
@@ -172,7 +173,7 @@ func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, s, w := script(t)
 				qs := client.call()
-				message := link.Live(payload(4<<20), codec.Proto())
+				message := message.Live(payload(4<<20), codec.Proto())
 				if err := w.taken[0].Send(&link.Frame{Msg: message, HasMsg: true, End: &link.End{}}); err != nil {
 					t.Fatal(err)
 				}
@@ -222,9 +223,9 @@ func TestClientRepliesAreWrittenWhenTaken(t *testing.T) {
 		}
 		received := make(chan error, 1)
 		go func() {
-			received <- st.Recv(&link.Frame{Sink: link.Sink{Dst: new(testpb.SimpleRequest), Codec: codec.Proto(), Limit: 2 * size}})
+			received <- st.Recv(&link.Frame{Sink: message.Sink{Dst: new(testpb.SimpleRequest), Codec: codec.Proto(), Limit: 2 * size}})
 		}()
-		reply := &link.Frame{Msg: link.Live(payload(size), codec.Proto()), HasMsg: true, End: &link.End{}}
+		reply := &link.Frame{Msg: message.Live(payload(size), codec.Proto()), HasMsg: true, End: &link.End{}}
 		if err := (<-accepted).Send(reply); err != nil {
 			t.Fatal(err)
 		}

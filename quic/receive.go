@@ -3,6 +3,7 @@ package quic
 import (
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -167,7 +168,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		case it.Size > f.Limit: // as in gRPC, the limit applies to the compressed size, too
 			refused := st.takeMessage()
 			refused.Data.Free()
-			return &link.RecvError{Size: refused.Size, Limit: f.Limit}
+			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
 			return st.receiveMessage(f)
 		default:

@@ -16,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -25,8 +26,8 @@ const NoLimit = math.MaxInt32
 // A Prepared is a message that was encoded once, to be sent many times. It is the content
 // of a nearcall.PreparedMsg.
 type Prepared struct {
-	own   *link.Prepared    // for nearcall's streams; may be nil
-	codec link.Codec        // of own
+	own   *message.Prepared // for nearcall's streams; may be nil
+	codec message.Codec     // of own
 	kind  reflect.Type      // of the message in own
 	grpc  *grpc.PreparedMsg // for grpc-go's streams; may be nil
 }
@@ -60,9 +61,9 @@ func (p *Prepared) Encode(s Stream, msg any) error {
 }
 
 // encode encodes msg for nearcall's streams.
-func (p *Prepared) encode(msg any, codec link.Codec, encoding string) error {
-	m := link.Live(msg, codec)
-	own, err := link.Prepare(&m, encoding)
+func (p *Prepared) encode(msg any, codec message.Codec, encoding string) error {
+	m := message.Live(msg, codec)
+	own, err := message.Prepare(&m, encoding)
 	if err != nil {
 		return LinkStatus(err)
 	}
@@ -82,19 +83,19 @@ func PreparedForGRPC(p *Prepared) any {
 	}
 	v := reflect.New(p.kind.Elem()).Interface()
 	m := p.own.Message()
-	if err := m.DecodeInto(&link.Sink{Dst: v, Codec: p.codec, Limit: NoLimit}); err != nil {
+	if err := m.DecodeInto(&message.Sink{Dst: v, Codec: p.codec, Limit: NoLimit}); err != nil {
 		return nil
 	}
 	return v
 }
 
-func (p *Prepared) content() *link.Prepared { return p.own }
+func (p *Prepared) content() *message.Prepared { return p.own }
 
 // An Encoder is a nearcall stream, which tells how its messages are encoded.
 type Encoder interface {
 	// Encodes returns the codec and the compressor of messages. The compressor's
 	// name is empty for none.
-	Encodes() (codec link.Codec, compressor string)
+	Encodes() (codec message.Codec, compressor string)
 }
 
 // An EncoderKey is the key of a stream's context for the stream, an [Encoder].
@@ -122,7 +123,7 @@ func IsStream(s Stream) bool { return encoderOf(s) != nil }
 // WithMixed returns a context for a streaming handler that a *grpc.Server runs for a service of a
 // server with these codecs, by content-subtype. A message that is prepared for the handler's stream
 // can be sent on nearcall's streams, too.
-func WithMixed(ctx context.Context, codecs func(subtype string) link.Codec) context.Context {
+func WithMixed(ctx context.Context, codecs func(subtype string) message.Codec) context.Context {
 	return context.WithValue(ctx, mixedKey{}, codecs)
 }
 
@@ -131,11 +132,11 @@ type mixedKey struct{}
 // mixedCodecsOf returns the codecs of the server whose handler got the grpc-go stream s, or nil. The
 // contexts of calls that a handler makes derive from the handler's, so it checks that s is a server's
 // stream.
-func mixedCodecsOf(s Stream) func(subtype string) link.Codec {
+func mixedCodecsOf(s Stream) func(subtype string) message.Codec {
 	if _, ok := s.(interface{ SetTrailer(metadata.MD) }); !ok {
 		return nil
 	}
-	codecs, _ := s.Context().Value(mixedKey{}).(func(string) link.Codec)
+	codecs, _ := s.Context().Value(mixedKey{}).(func(string) message.Codec)
 	return codecs
 }
 
@@ -150,11 +151,11 @@ func incomingSubtype(ctx context.Context) string {
 
 // MessageOf returns the message to send for m: its prepared form if it has one, and
 // otherwise a live message with codec c.
-func MessageOf(m any, c link.Codec) link.Message {
-	if p, ok := m.(interface{ content() *link.Prepared }); ok && p.content() != nil {
+func MessageOf(m any, c message.Codec) message.Message {
+	if p, ok := m.(interface{ content() *message.Prepared }); ok && p.content() != nil {
 		return p.content().Message()
 	}
-	return link.Live(m, c)
+	return message.Live(m, c)
 }
 
 // As in grpc-go, a user's codec encodes each message only once for all attempts of a call, even if
@@ -164,7 +165,7 @@ func MessageOf(m any, c link.Codec) link.Message {
 // so that a user's codec runs on the caller's side; with a stats handler, which must not see a
 // message that cannot be encoded; and with a user's codec, which encodes a request once for all
 // attempts.
-func MustEncode(m *link.Message, c link.Codec, peer *link.Peer, reports bool) bool {
+func MustEncode(m *message.Message, c message.Codec, peer *link.Peer, reports bool) bool {
 	if (peer.Local || reports) && !m.Copies() {
 		return true
 	}
@@ -174,7 +175,7 @@ func MustEncode(m *link.Message, c link.Codec, peer *link.Peer, reports bool) bo
 // EncodeOnce returns m encoded, for all attempts of a call to that peer. The bytes can be memory
 // of m's value. For a peer in this process they are a copy if the value can change, because that
 // peer can use them after the call.
-func EncodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
+func EncodeOnce(m *message.Message, peer *link.Peer) (*message.Message, error) {
 	if !peer.Local {
 		sized, err := m.Sized()
 		if err != nil {
@@ -191,22 +192,22 @@ func EncodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 }
 
 // MakeSizeKnown encodes m, which is about to be sent, if only a user's codec knows its size. The
-// error is a *link.SendError.
-func MakeSizeKnown(m *link.Message) error {
+// error is a *message.SendError.
+func MakeSizeKnown(m *message.Message) error {
 	if m.Copies() {
 		return nil
 	}
 	return Encode(m)
 }
 
-// Encode makes m an encoded message. Its bytes do not change. The error is a *link.SendError.
-func Encode(m *link.Message) error {
+// Encode makes m an encoded message. Its bytes do not change. The error is a *message.SendError.
+func Encode(m *message.Message) error {
 	if m.Bound() > 0 {
 		return nil // it is encoded
 	}
 	b, err := m.Append(nil)
 	if err == nil {
-		*m = link.EncodedBytes(b)
+		*m = message.EncodedBytes(b)
 	}
 	return err
 }
@@ -215,7 +216,7 @@ func Encode(m *link.Message) error {
 // counts. Without a limit, which is the default, checkSize does not compute m's size. It
 // compresses m once, and makes m the compressed message. For a peer in this process it compresses
 // m only to count, and only if m is larger than limit without compression.
-func CheckSize(m *link.Message, limit int, compressor string, peer *link.Peer) error {
+func CheckSize(m *message.Message, limit int, compressor string, peer *link.Peer) error {
 	if limit >= NoLimit {
 		return nil
 	}
@@ -226,11 +227,11 @@ func CheckSize(m *link.Message, limit int, compressor string, peer *link.Peer) e
 	if err != nil {
 		return LinkStatus(err)
 	}
-	compressor = link.Compressor(compressor)
+	compressor = message.Compressor(compressor)
 	if n > 0 && compressor != "" && (n > limit || !peer.Local) {
 		packed, ok := m.Compressed(compressor)
 		if !ok {
-			p, err := link.Prepare(m, compressor)
+			p, err := message.Prepare(m, compressor)
 			if err != nil {
 				return LinkStatus(err)
 			}
@@ -283,7 +284,7 @@ func ReplyEncoding(header metadata.MD, requests string) string {
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		return own[0]
 	}
-	return link.Compressor(requests)
+	return message.Compressor(requests)
 }
 
 // A Yielder makes a loop's task yield to other tasks now and then while it sends or receives.
@@ -305,7 +306,7 @@ func (t *Yielder) BeforeMessage(w wait.Waiter) {
 }
 
 // DefaultCodec returns the codec that is registered for protobuf.
-func DefaultCodec() link.Codec {
+func DefaultCodec() message.Codec {
 	if c, ok := codec.Get(""); ok {
 		return c
 	}

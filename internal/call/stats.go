@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // JoinStats returns one handler that calls the given ones in order, or nil if there are none.
@@ -72,8 +73,8 @@ func NewStats(ctx context.Context, h stats.Handler, client bool, tag *stats.RPCT
 // Report reports an event.
 func (s *Stats) Report(e stats.RPCStats) { s.handler.HandleRPC(s.Ctx, e) }
 
-// Prepare makes the size of m known before m is sent. The error is a *link.SendError.
-func (s *Stats) Prepare(m *link.Message) error {
+// Prepare makes the size of m known before m is sent. The error is a *message.SendError.
+func (s *Stats) Prepare(m *message.Message) error {
 	if s == nil {
 		return nil
 	}
@@ -81,7 +82,7 @@ func (s *Stats) Prepare(m *link.Message) error {
 }
 
 // Sent reports the message v, which was sent as m.
-func (s *Stats) Sent(v any, m *link.Message) {
+func (s *Stats) Sent(v any, m *message.Message) {
 	switch {
 	case s == nil:
 	case s.SkipSent:
@@ -94,7 +95,7 @@ func (s *Stats) Sent(v any, m *link.Message) {
 
 // Received reports a received message. n is the length of its encoding in bytes, 0 if it was not
 // encoded.
-func (s *Stats) Received(v any, c link.Codec, n int) {
+func (s *Stats) Received(v any, c message.Codec, n int) {
 	if s != nil {
 		if n == 0 {
 			m := MessageOf(v, c)

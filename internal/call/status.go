@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // EndOfContext returns context.DeadlineExceeded if err stands for it, and context.Canceled
@@ -30,16 +31,16 @@ func ContextStatus(err error) error {
 }
 
 // SendStatus returns the sender's error for a message that cannot be encoded.
-func SendStatus(e *link.SendError) error {
-	if c, ok := errors.AsType[*link.CompressionError](e.Err); ok {
+func SendStatus(e *message.SendError) error {
+	if c, ok := errors.AsType[*message.CompressionError](e.Err); ok {
 		return status.Errorf(codes.Internal, "grpc: %v", c)
 	}
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
 }
 
 // recvStatus returns the receiver's error for a message that it cannot receive.
-func recvStatus(e *link.RecvError) error {
-	var c *link.CompressionError
+func recvStatus(e *message.RecvError) error {
+	var c *message.CompressionError
 	var format *codec.FormatError
 	switch {
 	case e.Inflated:
@@ -69,8 +70,8 @@ type nowhere struct{}
 
 // LinkStatus returns the status error for an error of a session or stream.
 func LinkStatus(err error) error {
-	var send *link.SendError
-	var recv *link.RecvError
+	var send *message.SendError
+	var recv *message.RecvError
 	var u link.Unprocessed
 	var own *link.ContextError
 	var final Final

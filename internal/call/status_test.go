@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 func TestTheErrorOfAContext(t *testing.T) {
@@ -41,10 +42,10 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		code codes.Code
 		text string // of the message; empty for any
 	}{
-		"cannot encode":         {&link.SendError{Err: no}, codes.Internal, "grpc: error while marshaling: no"},
-		"wrapped":               {fmt.Errorf("so: %w", &link.SendError{Err: no}), codes.Internal, "grpc: error while marshaling: no"},
-		"cannot decode":         {&link.RecvError{Err: no}, codes.Internal, "grpc: failed to unmarshal the received message: no"},
-		"too large":             {&link.RecvError{Size: 9, Limit: 8}, codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"},
+		"cannot encode":         {&message.SendError{Err: no}, codes.Internal, "grpc: error while marshaling: no"},
+		"wrapped":               {fmt.Errorf("so: %w", &message.SendError{Err: no}), codes.Internal, "grpc: error while marshaling: no"},
+		"cannot decode":         {&message.RecvError{Err: no}, codes.Internal, "grpc: failed to unmarshal the received message: no"},
+		"too large":             {&message.RecvError{Size: 9, Limit: 8}, codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"},
 		"cancelled":             {context.Canceled, codes.Canceled, "context canceled"},
 		"deadline":              {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "context deadline exceeded"},
 		"status":                {status.Error(codes.NotFound, "no"), codes.NotFound, "no"},
@@ -53,7 +54,7 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"a broken session":      {errors.New("the peer hung up"), codes.Unavailable, "the peer hung up"},
 		"unprocessed":           {link.Unprocessed{Err: errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
 		"unprocessed, closed":   {link.Unprocessed{Err: status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
-		"cannot encode a cause": {&link.SendError{Err: context.Canceled}, codes.Internal, ""},
+		"cannot encode a cause": {&message.SendError{Err: context.Canceled}, codes.Internal, ""},
 		"EOF":                   {io.EOF, codes.Unavailable, "EOF"},
 		"a limit":               {fmt.Errorf("too long: %w", link.ErrExhausted), codes.ResourceExhausted, "too long: a limit was reached"},
 		"broken rules":          {fmt.Errorf("no: %w", link.ErrBroken), codes.Internal, "no: the rules of the call were broken"},

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // text is an encoding.Codec for strings.
@@ -149,7 +149,7 @@ func TestWhatACodecKeepsDoesNotChange(t *testing.T) {
 	} {
 		for _, stay := range []bool{false, true} {
 			b := []byte("some text")
-			kept, err := test.c.Decode(link.Data{Bytes: b, Stay: stay}, nil)
+			kept, err := test.c.Decode(message.Data{Bytes: b, Stay: stay}, nil)
 			if want := test.keeps && stay; err != nil || kept != want || (&has[0] == &b[0]) != want {
 				t.Errorf("%s: of bytes that stay (%t) it keeps %t, %v", name, stay, kept, err)
 			}

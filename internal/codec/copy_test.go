@@ -7,24 +7,24 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // decode decodes a message that comes in pieces.
 func decode(c Codec, pieces mem.BufferSlice, v any) error {
-	_, err := c.Decode(link.Data{Buffers: pieces}, v)
+	_, err := c.Decode(message.Data{Buffers: pieces}, v)
 	return err
 }
 
 // decodeBytes decodes bytes that may change afterwards.
 func decodeBytes(b []byte, v any) error {
-	_, err := Proto().Decode(link.Data{Bytes: b}, v)
+	_, err := Proto().Decode(message.Data{Bytes: b}, v)
 	return err
 }
 
 // decodeOwned decodes bytes that do not change any more.
 func decodeOwned(b []byte, v any) (kept bool, err error) {
-	return Proto().Decode(link.Data{Bytes: b, Stay: true}, v)
+	return Proto().Decode(message.Data{Bytes: b, Stay: true}, v)
 }
 
 // through marshals src, unmarshals the bytes and returns the result, with the

@@ -65,7 +65,7 @@ type measured struct {
 	size    int
 }
 
-// Append implements [link.Appender].
+// Append implements [message.Appender].
 func (m measured) Append(b []byte) ([]byte, error) {
 	if m.program != nil {
 		if out, ok := m.program.appendSized(b, dataOf(m.value), m.size); ok {

@@ -19,14 +19,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // Proto returns the codec that replaces grpc-go's "proto" codec.
 func Proto() Codec { return protoCodec{} }
 
 // protoCodec accepts and rejects the same values as google.golang.org/grpc/encoding/proto
-// and produces the same results. It implements [link.Codec].
+// and produces the same results. It implements [message.Codec].
 type protoCodec struct{}
 
 // errCyclic reports a message that contains itself. protobuf-go has no such error: there such a
@@ -88,27 +88,27 @@ func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 	return b, false
 }
 
-func (c protoCodec) Sized(v any) (link.Message, error) {
+func (c protoCodec) Sized(v any) (message.Message, error) {
 	if v != nil {
 		if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
 			if n := p.encodedSize(dataOf(v), mostNested); n >= 0 {
-				return link.Measured(measured{p, v, n}, n), nil
+				return message.Measured(measured{p, v, n}, n), nil
 			}
 			p.encoding.failed()
 		}
 	}
 	if !c.Copies(v) { // computing its size may run user code
-		return link.Live(v, c), nil
+		return message.Live(v, c), nil
 	}
 	n, err := c.Size(v)
-	return link.Measured(measured{nil, v, n}, n), err
+	return message.Measured(measured{nil, v, n}, n), err
 }
 
 func (protoCodec) Immutable() bool { return false }
 
-// Decode implements [link.Codec]. If data.Stay is set and one field takes up most of data.Bytes,
+// Decode implements [message.Codec]. If data.Stay is set and one field takes up most of data.Bytes,
 // the message can refer to data.Bytes.
-func (protoCodec) Decode(data link.Data, v any) (kept bool, err error) {
+func (protoCodec) Decode(data message.Data, v any) (kept bool, err error) {
 	b := data.Bytes
 	if data.Buffers != nil {
 		buf := data.Buffers.MaterializeToBuffer(mem.DefaultBufferPool())
@@ -185,7 +185,7 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	}
 }
 
-// Copies implements [link.Codec]. If a part of v may need user code to marshal, Copies
+// Copies implements [message.Codec]. If a part of v may need user code to marshal, Copies
 // makes a trial copy. So the sender encodes a message that cannot be copied, and a
 // receiver never runs the sender's code.
 func (protoCodec) Copies(v any) bool {
@@ -271,5 +271,5 @@ func messageOf(v any) proto.Message {
 	return nil
 }
 
-// A Codec is a [link.Codec]; see there for the contract of each method.
-type Codec = link.Codec
+// A Codec is a [message.Codec]; see there for the contract of each method.
+type Codec = message.Codec

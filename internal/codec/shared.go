@@ -6,13 +6,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/runtime/protoimpl"
 
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // Sharing returns the variant of c for peers that have agreed not to write to a message after it
 // was sent or received. For [Proto] that is [Shared]; for an encoding.CodecV2, a codec whose
 // encoded messages are passed on without a copy. It returns other codecs unchanged.
-func Sharing(c link.Codec) link.Codec {
+func Sharing(c message.Codec) message.Codec {
 	switch c := c.(type) {
 	case protoCodec:
 		return Shared()
@@ -24,7 +24,7 @@ func Sharing(c link.Codec) link.Codec {
 }
 
 // Unshared returns the codec from which [Sharing] made c, or c itself.
-func Unshared(c link.Codec) link.Codec {
+func Unshared(c message.Codec) message.Codec {
 	switch v := c.(type) {
 	case sharedCodec:
 		return Proto()
@@ -42,10 +42,10 @@ func Shared() Codec { return sharedCodec{} }
 
 type sharedCodec struct{ protoCodec }
 
-// Copies implements [link.Codec].
+// Copies implements [message.Codec].
 func (sharedCodec) Copies(v any) bool { return v == nil || !programOf(v).foreign }
 
-// Copy implements [link.Codec]. bound is the exact size, so that size limits and
+// Copy implements [message.Codec]. bound is the exact size, so that size limits and
 // flow control still apply.
 func (c sharedCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	p := programOfBoth(dst, src)

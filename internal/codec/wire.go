@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/nearcall/nearcall/internal/grpcinside"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A form says how a scalar is encoded.
@@ -227,17 +227,17 @@ func (o ofBytes) Append(b []byte, v any) ([]byte, error) {
 
 func (o ofBytes) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
 
-func (o ofBytes) Sized(v any) (link.Message, error) {
+func (o ofBytes) Sized(v any) (message.Message, error) {
 	data, err := o.marshal(v)
 	if err != nil {
-		return link.Message{}, err
+		return message.Message{}, err
 	}
-	return link.Encoded(data), nil
+	return message.Encoded(data), nil
 }
 
 func (o ofBytes) Immutable() bool { return o.immutable }
 
-func (o ofBytes) Decode(data link.Data, v any) (kept bool, err error) {
+func (o ofBytes) Decode(data message.Data, v any) (kept bool, err error) {
 	if data.Buffers != nil {
 		return false, o.codec.Unmarshal(data.Buffers, v)
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // order is the nested record of the tournament, of 383 bytes.
@@ -115,7 +115,7 @@ func BenchmarkEncodeMeasured(b *testing.B) {
 		b.Run(m.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				live := link.Live(m.m, Proto())
+				live := message.Live(m.m, Proto())
 				sized, err := live.Sized()
 				if err != nil {
 					b.Fatal(err)

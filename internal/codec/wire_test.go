@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -34,14 +34,14 @@ func checkEncoding(m proto.Message) error {
 	exact, exactErr := appendTried(slices.Clip(prefix), v)
 	short, shortErr := appendTried(append(make([]byte, 0, 20), prefix...), v)
 	roomy, roomyErr := appendTried(append(make([]byte, 0, 1<<16), prefix...), v)
-	live := link.Live(v, Proto())
+	live := message.Live(v, Proto())
 	programOf(v).encoding.skip.Store(0)
 	sized, sizedErr := live.Sized()
 	if got := sized.Bound(); got != 0 && got != n || sizedErr != nil {
 		return fmt.Errorf("Sized has %d bytes, %v; want %d", got, sizedErr, n)
 	}
 	after, afterErr := sized.Append(slices.Clip(prefix))
-	if unsent, ok := afterErr.(*link.SendError); ok {
+	if unsent, ok := afterErr.(*message.SendError); ok {
 		afterErr = unsent.Err
 	}
 

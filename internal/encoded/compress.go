@@ -5,12 +5,13 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // Encode encodes m and compresses it with the compressor called name, "" or "identity" for
-// none. Empty messages are not compressed. The error is a *link.SendError.
-func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error) {
-	name = link.Compressor(name)
+// none. Empty messages are not compressed. The error is a *message.SendError.
+func Encode(m *message.Message, name string) (b *Buffer, compressed bool, err error) {
+	name = message.Compressor(name)
 	if b := Ready(m, name); b != nil {
 		return b, true, nil
 	}
@@ -31,7 +32,7 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 
 // Small returns m encoded, if that takes no more than smallMessage and m's codec need not compute
 // the size first. Otherwise it returns nil.
-func Small(m *link.Message) *Buffer {
+func Small(m *message.Message) *Buffer {
 	scratch := NewBuffer(smallMessage)
 	defer scratch.Free() // deferred, because the codec may panic
 	small, ok := m.AppendWithin(scratch.B)
@@ -49,7 +50,7 @@ const smallMessage = 4 << 10
 
 // Ready returns a copy of m's compressed form if m was prepared with the compressor, and nil
 // otherwise.
-func Ready(m *link.Message, name string) *Buffer {
+func Ready(m *message.Message, name string) *Buffer {
 	ready, ok := m.Compressed(name)
 	if !ok {
 		return nil
@@ -65,7 +66,7 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 	if len(b.B) == 0 || name == "" {
 		return b, false, nil
 	}
-	out, err := link.Compress(b.B, name)
+	out, err := message.Compress(b.B, name)
 	b.Free()
 	if err != nil {
 		return nil, false, err
@@ -74,8 +75,8 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 }
 
 // Decode decompresses data if needed and decodes it into the Sink to. It frees data, which may be
-// nil. The error is a *link.RecvError.
-func Decode(data *Buffer, compressed bool, name string, to *link.Sink) (err error) {
+// nil. The error is a *message.RecvError.
+func Decode(data *Buffer, compressed bool, name string, to *message.Sink) (err error) {
 	if data == nil {
 		return to.DecodeBytes(nil, compressed, name)
 	}
@@ -84,7 +85,7 @@ func Decode(data *Buffer, compressed bool, name string, to *link.Sink) (err erro
 	case !compressed && len(data.B) >= minCounted && to.Codec.KeepsReferences():
 		return decodeCounted(data, to)
 	case !compressed && data.keeper != nil:
-		kept, err = to.Decode(link.Data{Bytes: data.B, Stay: true})
+		kept, err = to.Decode(message.Data{Bytes: data.B, Stay: true})
 		data.keeper.note(kept)
 	default:
 		err = to.DecodeBytes(data.B, compressed, name)
@@ -101,12 +102,12 @@ const minCounted = 1 << 10
 
 // decodeCounted is Decode for a codec that counts its references to data. Releasing the last
 // reference frees data.
-func decodeCounted(data *Buffer, to *link.Sink) error {
+func decodeCounted(data *Buffer, to *message.Sink) error {
 	if data.keeper != nil {
 		data.keeper.note(false) // the next messages get pooled memory
 	}
 	counted := mem.BufferSlice{mem.NewBuffer(&data.B, returning{data})}
-	_, err := to.Decode(link.Data{Buffers: counted})
+	_, err := to.Decode(message.Data{Buffers: counted})
 	counted.Free() // not deferred: a codec that panics may have kept the bytes
 	return err
 }

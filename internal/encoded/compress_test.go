@@ -10,12 +10,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A sizer is a codec that counts how often it is asked for a size.
 type sizer struct {
-	link.Codec
+	message.Codec
 	asked *int
 }
 
@@ -24,7 +24,7 @@ func (c sizer) Size(v any) (int, error) {
 	return c.Codec.Size(v)
 }
 
-func (c sizer) Sized(v any) (link.Message, error) {
+func (c sizer) Sized(v any) (message.Message, error) {
 	*c.asked++
 	return c.Codec.Sized(v)
 }
@@ -39,7 +39,7 @@ func TestSizesAreComputedOnceAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := 0
-		m := link.Live(v, sizer{codec.Proto(), &asked})
+		m := message.Live(v, sizer{codec.Proto(), &asked})
 		b, compressed, err := Encode(&m, "")
 		if err != nil || !bytes.Equal(b.B, whole) || compressed {
 			t.Errorf("%d bytes: encoded as %d bytes, %v", size, len(b.B), err)
@@ -81,14 +81,14 @@ func (holder) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // wrapped is a codec that wraps another.
-type wrapped struct{ link.Codec }
+type wrapped struct{ message.Codec }
 
 // A codec of package encoding marshals once, and what it gives is copied once.
 func TestACodecOfOthersMarshalsOnce(t *testing.T) {
 	for _, size := range []int{1, 100, smallMessage, 1 << 20} {
 		n := 0
 		v := &held{bytes: bytes.Repeat([]byte("x"), size)}
-		m := link.Live(v, codec.WrapV2(holder{&n}))
+		m := message.Live(v, codec.WrapV2(holder{&n}))
 		b, compressed, err := Encode(&m, "")
 		if err != nil || compressed || !bytes.Equal(b.B, v.bytes) || &b.B[0] == &v.bytes[0] {
 			t.Errorf("%d bytes: encoded as %d bytes, %v", size, len(b.B), err)
@@ -100,8 +100,8 @@ func TestACodecOfOthersMarshalsOnce(t *testing.T) {
 			t.Errorf("%d bytes: the buffer has %d, want at most %d", size, cap(b.B), most)
 		}
 	}
-	m := link.Live(new(held), codec.WrapV2(holder{new(int)}))
-	var unsent *link.SendError
+	m := message.Live(new(held), codec.WrapV2(holder{new(int)}))
+	var unsent *message.SendError
 	if _, _, err := Encode(&m, ""); !errors.As(err, &unsent) {
 		t.Errorf("the error of Marshal becomes %v", err)
 	}
@@ -115,7 +115,7 @@ func TestReceivedMemoryIsUsedAgainAfterTheLastReference(t *testing.T) {
 	receivedMemoryIsUsedAgain(t, wrapped{c}) // which can do the same
 }
 
-func receivedMemoryIsUsedAgain(t *testing.T, c link.Codec) {
+func receivedMemoryIsUsedAgain(t *testing.T, c message.Codec) {
 	var k Keeper
 	for _, size := range []int{1, 10, minCounted - 1, minCounted, minCounted + 1, 100_000, minKept, 3 << 20} {
 		for _, keeper := range []*Keeper{nil, &k} {
@@ -127,7 +127,7 @@ func receivedMemoryIsUsedAgain(t *testing.T, c link.Codec) {
 					data.keeper = nil
 				}
 				var m held
-				if err := Decode(data, false, "", &link.Sink{Dst: &m, Codec: c, Limit: 1 << 30}); err != nil {
+				if err := Decode(data, false, "", &message.Sink{Dst: &m, Codec: c, Limit: 1 << 30}); err != nil {
 					t.Fatal(err)
 				}
 				messages, buffers = append(messages, m), append(buffers, data)
@@ -157,8 +157,8 @@ func TestAMessageAboveTheLimitIsNotDecoded(t *testing.T) {
 	var k Keeper
 	data := arrive(&k, make([]byte, 5000))
 	var got held
-	var wrong *link.RecvError
-	err := Decode(data, false, "", &link.Sink{Dst: &got, Codec: codec.WrapV2(holder{new(int)}), Limit: 4999})
+	var wrong *message.RecvError
+	err := Decode(data, false, "", &message.Sink{Dst: &got, Codec: codec.WrapV2(holder{new(int)}), Limit: 4999})
 	if !errors.As(err, &wrong) || wrong.Size != 5000 || got.refs != nil {
 		t.Errorf("the error is %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -246,7 +247,7 @@ func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong
 		}
 		switch {
 		case it.Message && it.Size > c.Limit:
-			return in.take(n), &link.RecvError{Size: it.Size, Limit: c.Limit}
+			return in.take(n), &message.RecvError{Size: it.Size, Limit: c.Limit}
 		case it.Message && n > 0:
 			return in.take(n + 1), link.ErrReplies
 		case it.End != nil:
@@ -274,7 +275,7 @@ func (in *Inbox[Extra]) DecodeReplies(c *link.UnaryCall, replies []Item[Extra], 
 	var unfit error // of the first reply that cannot be decoded
 	for i := range replies {
 		it := &replies[i]
-		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
 		err := Decode(it.Data, it.Compressed, in.Encoding, &to)
 		c.ReplySize = to.Size
 		if unfit == nil {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // arrive returns a buffer with b, a message.
@@ -62,7 +62,7 @@ func TestMessagesThatKeepTheirMemoryDoNotChange(t *testing.T) {
 					continue
 				}
 				out := new(wrapperspb.BytesValue)
-				if err := Decode(data, false, "", &link.Sink{Dst: out, Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
+				if err := Decode(data, false, "", &message.Sink{Dst: out, Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
 					t.Error(err)
 				}
 				got, want = append(got, out), append(want, m)
@@ -84,7 +84,7 @@ func TestMemoryIsPooledWhereMessagesDoNotKeepIt(t *testing.T) {
 	decode := func(b []byte) (own bool) {
 		data := arrive(&k, b)
 		own = data.keeper != nil
-		if err := Decode(data, false, "", &link.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
+		if err := Decode(data, false, "", &message.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
 			t.Fatal(err)
 		}
 		return own

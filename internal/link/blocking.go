@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -61,7 +62,7 @@ func Invoke(ctx context.Context, s Session, c *UnaryCall) error {
 	own := &UnaryCall{CallHeader: c.CallHeader, Codec: capturing{}, Request: &request, Reply: &replies, Limit: c.Limit}
 	err = wait.Outside(w, func() error { return s.Invoke(ctx, own) })
 	c.Header, c.End, c.ReplyError, c.Replied = own.Header, own.End, own.ReplyError, own.Replied
-	to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
 	unfit := replies.decode(&to)
 	c.ReplySize = to.Size
 	switch {
@@ -121,13 +122,13 @@ func (b *blockingStream) Send(f *Frame) error {
 	if !f.HasMsg {
 		return b.Stream.Send(f)
 	}
-	message, err := f.Msg.Freeze()
+	frozen, err := f.Msg.Freeze()
 	if err != nil {
 		return err
 	}
-	defer message.Free()
+	defer frozen.Free()
 	own := *f
-	own.Msg = message
+	own.Msg = frozen
 	return b.outside(func() error { return b.Stream.Send(&own) })
 }
 
@@ -139,15 +140,15 @@ func (b *blockingStream) Recv(f *Frame) error {
 		b.later = Frame{}
 		return nil
 	}
-	var message captured
+	var got captured
 	own := Frame{Sink: f.Sink}
 	if f.Dst != nil {
-		own.Dst, own.Codec = &message, capturing{}
+		own.Dst, own.Codec = &got, capturing{}
 	}
 	err := b.outside(func() error { return b.Stream.Recv(&own) })
 	f.Header = own.Header
 	if own.Got {
-		if err = message.decode(&f.Sink); err != nil {
+		if err = got.decode(&f.Sink); err != nil {
 			b.later.EndSend, b.later.End = own.EndSend, own.End
 			return err
 		}
@@ -166,12 +167,12 @@ func (b *blockingStream) outside(f func() error) error {
 func (b *blockingStream) Abandoned() { b.Abort(context.Canceled) }
 
 // captured has the encodings of messages that were received for a task.
-type captured []Data
+type captured []message.Data
 
 // capturing is a Codec that decodes into a *captured, which keeps the encoding. It cannot encode.
-type capturing struct{ Codec }
+type capturing struct{ message.Codec }
 
-func (capturing) Decode(data Data, v any) (kept bool, err error) {
+func (capturing) Decode(data message.Data, v any) (kept bool, err error) {
 	switch {
 	case data.Buffers != nil:
 		data.Buffers.Ref()
@@ -188,7 +189,7 @@ func (capturing) Decode(data Data, v any) (kept bool, err error) {
 func (capturing) KeepsReferences() bool { return true }
 
 // decode decodes the messages one after the other, and frees them. It returns the first error.
-func (c captured) decode(to *Sink) error {
+func (c captured) decode(to *message.Sink) error {
 	var first error
 	for _, data := range c {
 		_, err := to.Decode(data)

@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/encoding"
+
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -52,8 +55,8 @@ func (b *blocked) Invoke(_ context.Context, c *link.UnaryCall) error {
 	err := b.block()
 	b.sent = string(c.Message().Data().Materialize())
 	for _, r := range b.replies {
-		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
-		_, c.ReplyError = to.Decode(link.Data{Bytes: []byte(r)})
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		_, c.ReplyError = to.Decode(message.Data{Bytes: []byte(r)})
 		c.Replied = true
 	}
 	return err
@@ -76,7 +79,7 @@ func (b *blocked) Recv(f *link.Frame) error {
 	}
 	bytes := []byte(b.replies[0])
 	b.replies = b.replies[1:]
-	if _, err := f.Decode(link.Data{Bytes: bytes}); err != nil {
+	if _, err := f.Decode(message.Data{Bytes: bytes}); err != nil {
 		return err
 	}
 	clear(bytes) // they belong to the transport
@@ -107,7 +110,7 @@ func (c traced) Unmarshal(data []byte, v any) error {
 
 // asTask runs f as a task. While f waits, another task runs, and then b goes on. The codec must have
 // run in the task, and b's methods on other goroutines.
-func (b *blocked) asTask(t *testing.T, f func(ctx context.Context, c link.Codec)) {
+func (b *blocked) asTask(t *testing.T, f func(ctx context.Context, c message.Codec)) {
 	t.Helper()
 	l := loop.New()
 	defer func() { _ = l.Close(context.Background()) }()
@@ -142,7 +145,7 @@ func (b *blocked) asTask(t *testing.T, f func(ctx context.Context, c link.Codec)
 func TestATaskIsSuspendedByAStreamThatBlocks(t *testing.T) {
 	b := newBlocked("one", "illegible")
 	b.end = new(link.End)
-	b.asTask(t, func(ctx context.Context, _ link.Codec) {
+	b.asTask(t, func(ctx context.Context, _ message.Codec) {
 		opened, err := link.NewStream(ctx, b, new(link.CallHeader))
 		if err != nil {
 			t.Error(err)
@@ -155,30 +158,30 @@ func TestATaskIsSuspendedByAStreamThatBlocks(t *testing.T) {
 	if link.StreamFor(nil, b) != link.Stream(b) {
 		t.Error("goroutines use another stream")
 	}
-	on := func(f func(link.Stream, link.Codec)) {
+	on := func(f func(link.Stream, message.Codec)) {
 		t.Helper()
-		b.asTask(t, func(ctx context.Context, c link.Codec) {
+		b.asTask(t, func(ctx context.Context, c message.Codec) {
 			f(link.StreamFor(wait.WaiterOf(ctx), b), c)
 		})
 	}
-	message := "hello"
-	on(func(st link.Stream, c link.Codec) {
-		if err := st.Send(&link.Frame{Msg: link.Live(&message, c), HasMsg: true}); err != nil || b.sent != message {
+	text := "hello"
+	on(func(st link.Stream, c message.Codec) {
+		if err := st.Send(&link.Frame{Msg: message.Live(&text, c), HasMsg: true}); err != nil || b.sent != text {
 			t.Errorf("sent %q, %v", b.sent, err)
 		}
-		message = "unspeakable"
-		if err := st.Send(&link.Frame{Msg: link.Live(&message, c), HasMsg: true}); !isSendError(err) {
+		text = "unspeakable"
+		if err := st.Send(&link.Frame{Msg: message.Live(&text, c), HasMsg: true}); !isSendError(err) {
 			t.Errorf("Send returns %v", err)
 		}
 	})
-	on(func(st link.Stream, c link.Codec) {
-		f := link.Frame{Sink: link.Sink{Dst: new(string), Codec: c, Limit: 100}}
+	on(func(st link.Stream, c message.Codec) {
+		f := link.Frame{Sink: message.Sink{Dst: new(string), Codec: c, Limit: 100}}
 		if err := st.Recv(&f); err != nil || !f.Got || *f.Dst.(*string) != "one" || f.Size != 3 || f.End != nil {
 			t.Errorf("received %+v, %v", f, err)
 		}
 	})
-	on(func(st link.Stream, c link.Codec) {
-		f := link.Frame{Sink: link.Sink{Dst: new(string), Codec: c, Limit: 100}}
+	on(func(st link.Stream, c message.Codec) {
+		f := link.Frame{Sink: message.Sink{Dst: new(string), Codec: c, Limit: 100}}
 		if err := st.Recv(&f); !isRecvError(err) || f.Got || f.End != nil {
 			t.Errorf("received %+v, %v; want the codec's error", f, err)
 		}
@@ -187,7 +190,7 @@ func TestATaskIsSuspendedByAStreamThatBlocks(t *testing.T) {
 		}
 	})
 	b.err = errBlocked
-	on(func(st link.Stream, _ link.Codec) {
+	on(func(st link.Stream, _ message.Codec) {
 		var f link.Frame
 		if err := st.Recv(&f); err != errBlocked {
 			t.Errorf("received %+v, %v", f, err)
@@ -197,8 +200,8 @@ func TestATaskIsSuspendedByAStreamThatBlocks(t *testing.T) {
 
 var errBlocked = errors.New("no longer")
 
-func isSendError(err error) bool { _, ok := errors.AsType[*link.SendError](err); return ok }
-func isRecvError(err error) bool { _, ok := errors.AsType[*link.RecvError](err); return ok }
+func isSendError(err error) bool { _, ok := errors.AsType[*message.SendError](err); return ok }
+func isRecvError(err error) bool { _, ok := errors.AsType[*message.RecvError](err); return ok }
 
 func TestATaskIsSuspendedByASessionThatBlocks(t *testing.T) {
 	for _, c := range []struct {
@@ -218,7 +221,7 @@ func TestATaskIsSuspendedByASessionThatBlocks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBlocked(c.replies...)
 			b.err = c.err
-			b.asTask(t, func(ctx context.Context, own link.Codec) {
+			b.asTask(t, func(ctx context.Context, own message.Codec) {
 				request, reply := "hello", ""
 				u := &link.UnaryCall{Codec: own, Request: &request, Reply: &reply, Limit: 100}
 				err := link.Invoke(ctx, b, u)
@@ -239,7 +242,7 @@ func TestATaskIsSuspendedByASessionThatBlocks(t *testing.T) {
 		})
 	}
 	b := newBlocked()
-	b.asTask(t, func(ctx context.Context, c link.Codec) {
+	b.asTask(t, func(ctx context.Context, c message.Codec) {
 		request := "unspeakable"
 		if err := link.Invoke(ctx, b, &link.UnaryCall{Codec: c, Request: &request}); !isSendError(err) {
 			t.Errorf("Invoke returns %v", err)
@@ -256,7 +259,7 @@ func TestATaskThatIsAbandonedLeavesNoStream(t *testing.T) {
 				_ = link.StreamFor(wait.WaiterOf(ctx), b).Recv(new(link.Frame))
 			},
 			"Send": func(ctx context.Context, b *blocked) {
-				_ = link.StreamFor(wait.WaiterOf(ctx), b).Send(&link.Frame{Msg: link.EncodedBytes(nil), HasMsg: true})
+				_ = link.StreamFor(wait.WaiterOf(ctx), b).Send(&link.Frame{Msg: message.EncodedBytes(nil), HasMsg: true})
 			},
 		} {
 			h, b := looptest.NewBoundHost(), newBlocked()
@@ -272,3 +275,25 @@ func TestATaskThatIsAbandonedLeavesNoStream(t *testing.T) {
 		}
 	})
 }
+
+// text is a codec of strings that does not copy.
+type text struct{ encoding.Codec }
+
+func (text) Name() string { return "text" }
+
+func (text) Marshal(v any) ([]byte, error) {
+	if s := *v.(*string); s != "unspeakable" {
+		return []byte(s), nil
+	}
+	return nil, errors.New("unspeakable")
+}
+
+func (text) Unmarshal(data []byte, v any) error {
+	if string(data) == "illegible" {
+		return errors.New("illegible")
+	}
+	*v.(*string) = string(data)
+	return nil
+}
+
+func textCodec() message.Codec { return codec.WrapV1(text{}) }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/counters"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A Session carries calls between two peers, in both directions. Its methods are
@@ -159,6 +160,10 @@ type Stream interface {
 // message: the length of gRPC's message header.
 const MessageOverhead = 5
 
+// EncodingKey is the header in which a callee names the compressor of its messages, if it differs
+// from the call's. gRPC reserves the key, so no user can set it.
+const EncodingKey = "grpc-encoding"
+
 // Errors of sessions and streams.
 var (
 	// ErrUnprocessed is wrapped by errors of Invoke and NewStream, and by reasons of aborts, if
@@ -212,10 +217,10 @@ type CallHeader struct {
 type UnaryCall struct {
 	CallHeader
 
-	Codec   Codec // the caller's, for request and reply
-	Request any   // a live message, or an encoded *Message if Codec cannot copy without encoding
-	Reply   any   // destination of the reply
-	Limit   int   // the largest reply the caller accepts, in bytes
+	Codec   message.Codec // the caller's, for request and reply
+	Request any           // a live message, or an encoded *Message if Codec cannot copy without encoding
+	Reply   any           // destination of the reply
+	Limit   int           // the largest reply the caller accepts, in bytes
 
 	Header     metadata.MD // nil if none was sent
 	End                    // how the call ended
@@ -227,11 +232,11 @@ type UnaryCall struct {
 }
 
 // Message returns the request as a message.
-func (c *UnaryCall) Message() *Message {
-	if m, encoded := c.Request.(*Message); encoded {
+func (c *UnaryCall) Message() *message.Message {
+	if m, encoded := c.Request.(*message.Message); encoded {
 		return m
 	}
-	live := Live(c.Request, c.Codec)
+	live := message.Live(c.Request, c.Codec)
 	return &live
 }
 
@@ -330,7 +335,7 @@ type Caps struct {
 
 	// Draft returns n bytes of memory that the peer reads, in which the caller builds a message.
 	// The memory belongs to the caller until the caller calls end, once. A message is sent without
-	// a copy if [Codec.Sized] returns a part of that memory. Draft returns nil if no such memory
+	// a copy if [message.Codec.Sized] returns a part of that memory. Draft returns nil if no such memory
 	// is free, and Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
 }
@@ -343,7 +348,7 @@ type Frame struct {
 	Header metadata.MD
 
 	// Msg is the message to send if HasMsg is set.
-	Msg    Message
+	Msg    message.Message
 	HasMsg bool
 
 	// More says that the next frame follows at once. A transport may send both together.
@@ -356,21 +361,8 @@ type Frame struct {
 	End *End
 
 	// Sink is the destination for a received message. Recv sets Got if it has put one there.
-	Sink
+	message.Sink
 	Got bool
-}
-
-// A Sink is the destination of a received message.
-type Sink struct {
-	Dst   any   // nil: no message is wanted
-	Codec Codec // how the receiver decodes
-	Limit int   // the largest message the receiver accepts, in bytes
-
-	// Compressor is the compressor of the call, "" or "identity" for none. In process nothing is
-	// compressed, but the error for a message that is too large depends on it.
-	Compressor string
-
-	Size int // the result: the size of the message's encoding, in bytes; 0 without a message
 }
 
 // Reset clears the results of the last Recv and keeps the Sink. Transports call it

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -61,15 +62,15 @@ func TestAnswersToACall(t *testing.T) {
 		header bool
 	}{
 		"in one frame":        {[][]byte{whole(1, []byte("reply")...)}, "reply", 0, true},
-		"step by step":        {[][]byte{literal(head, 1, 0), literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, true},
-		"without a header":    {[][]byte{literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, false},
+		"step by step":        {[][]byte{literal(head, 1, 0), literal(msg, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"without a header":    {[][]byte{literal(msg, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, false},
 		"in pieces":           {[][]byte{literal(begins, 1, 5, 'r'), literal(goesOn, 1, []byte("epl")...), literal(piece, 1, 'y'), literal(finish, 1, 0, 0)}, "reply", 0, false},
 		"an end alone":        {[][]byte{literal(finish, 1, 5, 0, 0, 0)}, "", codes.NotFound, false},
-		"a reply and a code":  {[][]byte{literal(message, 1, []byte("reply")...), literal(finish, 1, 5, 0, 0, 0)}, "reply", codes.NotFound, false},
-		"more after the end":  {[][]byte{whole(1, []byte("reply")...), literal(message, 1, 1), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
-		"a late header":       {[][]byte{literal(message, 1, []byte("reply")...), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
-		"and in one write":    {[][]byte{append(append(literal(message, 1, []byte("reply")...), literal(head, 1, 0)...), literal(finish, 1, 0, 0)...)}, "reply", 0, true},
-		"an end in one write": {[][]byte{append(literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)...)}, "reply", 0, false},
+		"a reply and a code":  {[][]byte{literal(msg, 1, []byte("reply")...), literal(finish, 1, 5, 0, 0, 0)}, "reply", codes.NotFound, false},
+		"more after the end":  {[][]byte{whole(1, []byte("reply")...), literal(msg, 1, 1), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"a late header":       {[][]byte{literal(msg, 1, []byte("reply")...), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"and in one write":    {[][]byte{append(append(literal(msg, 1, []byte("reply")...), literal(head, 1, 0)...), literal(finish, 1, 0, 0)...)}, "reply", 0, true},
+		"an end in one write": {[][]byte{append(literal(msg, 1, []byte("reply")...), literal(finish, 1, 0, 0)...)}, "reply", 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -96,7 +97,7 @@ func TestAnswersToACall(t *testing.T) {
 // writes reports whether a call that fails with err may have written to its reply: of
 // two replies, the first is decoded.
 func writes(err error) bool {
-	var refused *link.RecvError
+	var refused *message.RecvError
 	return errors.Is(err, link.ErrReplies) || errors.As(err, &refused)
 }
 
@@ -106,7 +107,7 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 	replies := func(err error) bool { return errors.Is(err, link.ErrReplies) }
 	large := func(size int) func(error) bool {
 		return func(err error) bool {
-			var refused *link.RecvError
+			var refused *message.RecvError
 			return errors.As(err, &refused) && refused.Size == size && refused.Limit == 5
 		}
 	}
@@ -115,22 +116,22 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 		want func(error) bool
 		over bool // the peer has ended the call
 	}{
-		"two messages":           {[][]byte{literal(message, 1, 1), literal(message, 1, 2)}, replies, false},
-		"one and one in pieces":  {[][]byte{literal(message, 1, 1), append(literal(begins, 1, 3, 1), literal(piece, 1, 2, 3)...)}, replies, false},
-		"two and an end":         {[][]byte{literal(message, 1, 1), literal(message|wire.FlagEnd, 1, 0, 0, 2)}, replies, true},
-		"two and a late header":  {[][]byte{literal(message, 1, 1), literal(head|wire.FlagMessage, 1, 0, 1)}, replies, false},
-		"and it comes last":      {[][]byte{append(append(literal(message, 1, 1), literal(message, 1, 1)...), literal(head, 1, 0)...)}, replies, false},
-		"empty ones":             {[][]byte{literal(message, 1), literal(message, 1)}, replies, false},
-		"a large one":            {[][]byte{literal(message, 1, fill(6)...)}, large(6), false},
+		"two messages":           {[][]byte{literal(msg, 1, 1), literal(msg, 1, 2)}, replies, false},
+		"one and one in pieces":  {[][]byte{literal(msg, 1, 1), append(literal(begins, 1, 3, 1), literal(piece, 1, 2, 3)...)}, replies, false},
+		"two and an end":         {[][]byte{literal(msg, 1, 1), literal(msg|wire.FlagEnd, 1, 0, 0, 2)}, replies, true},
+		"two and a late header":  {[][]byte{literal(msg, 1, 1), literal(head|wire.FlagMessage, 1, 0, 1)}, replies, false},
+		"and it comes last":      {[][]byte{append(append(literal(msg, 1, 1), literal(msg, 1, 1)...), literal(head, 1, 0)...)}, replies, false},
+		"empty ones":             {[][]byte{literal(msg, 1), literal(msg, 1)}, replies, false},
+		"a large one":            {[][]byte{literal(msg, 1, fill(6)...)}, large(6), false},
 		"the start of one":       {[][]byte{literal(begins, 1, 0xff, 0xff, 0x7f, 1)}, large(1<<21 - 1), false},
 		"and more of it":         {[][]byte{append(literal(begins, 1, 6, 1), literal(goesOn, 1, 2, 3)...)}, large(6), false},
 		"a large one and an end": {[][]byte{whole(1, fill(6)...)}, large(6), true},
-		"a large second":         {[][]byte{append(literal(message, 1, 1), literal(message, 1, fill(6)...)...)}, large(6), false},
-		"a large second's start": {[][]byte{literal(message, 1, 1), literal(begins, 1, 7, 1)}, large(7), false},
-		"reset within a second":  {[][]byte{literal(message, 1, 1), append(literal(begins, 1, 3, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")...)}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
+		"a large second":         {[][]byte{append(literal(msg, 1, 1), literal(msg, 1, fill(6)...)...)}, large(6), false},
+		"a large second's start": {[][]byte{literal(msg, 1, 1), literal(begins, 1, 7, 1)}, large(7), false},
+		"reset within a second":  {[][]byte{literal(msg, 1, 1), append(literal(begins, 1, 3, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")...)}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
 		"reset":                  {[][]byte{wire.AppendReset(nil, 1, wire.ResetUnprocessed, "no")}, func(err error) bool { return errors.Is(err, link.ErrUnprocessed) }, true},
 		"reset within one":       {[][]byte{literal(begins, 1, 5, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
-		"reset after one":        {[][]byte{literal(message, 1, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
+		"reset after one":        {[][]byte{literal(msg, 1, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -147,7 +148,7 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 					t.Errorf("%d RESETs", n)
 				}
 				empty(t, s)
-				peer.write(literal(piece, 1, 1), literal(message, 1, 1)) // frames that were already on their way
+				peer.write(literal(piece, 1, 1), literal(msg, 1, 1)) // frames that were already on their way
 				out = makes(t.Context(), s, "/a/b", 10, 5)
 				synctest.Wait()
 				peer.write(whole(3, []byte("next")...))
@@ -170,7 +171,7 @@ func TestAnswersAgainstTheRules(t *testing.T) {
 		"pieces too long":    {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1, 1, 1)}, "of its size"},
 		"pieces too short":   {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1)}, "of its size"},
 		"a piece of none":    {[][]byte{literal(piece, 1, 1)}, "out of order"},
-		"one within another": {[][]byte{literal(begins, 1, 3, 1), literal(message, 1, 1)}, "out of order"},
+		"one within another": {[][]byte{literal(begins, 1, 3, 1), literal(msg, 1, 1)}, "out of order"},
 		"half an end":        {[][]byte{literal(finish, 1, 5, 1)}, "ends early"},
 		"of a call not made": {[][]byte{whole(3)}, "was not opened"},
 	} {
@@ -225,7 +226,7 @@ func TestACallThatCannotBeEncoded(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)
 		c, _ := unary("/a/b", 1, 5)
 		c.Profile = &link.Profile{Encoding: "nosuch"}
-		var refused *link.SendError
+		var refused *message.SendError
 		if err := s.Invoke(t.Context(), c); !errors.As(err, &refused) {
 			t.Errorf("%v", err)
 		}

@@ -120,7 +120,7 @@ func TestACallIsAcceptedUntilThePeerAnswersADrain(t *testing.T) {
 							answered = true
 						case "call":
 							id += 2
-							peer.write(opened(id), literal(message, id, 1))
+							peer.write(opened(id), literal(msg, id, 1))
 							if !answered {
 								last, taken = id, taken+1
 							}
@@ -219,7 +219,7 @@ func TestALeavingSessionWaitsForCallsOnTheirWay(t *testing.T) {
 				})}, w)
 				begin(s)
 				synctest.Wait()
-				peer.write(opened(1), literal(message, 1, 1), literal(finish, 1))
+				peer.write(opened(1), literal(msg, 1, 1), literal(finish, 1))
 				callee := w.first(t)
 				peer.write(pong(peer))
 				if link.IsClosed(s.Ended()) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
@@ -39,14 +40,14 @@ func call(t *testing.T, cs *Session, accepted transporttest.Accepter, encoding s
 
 func send(t *testing.T, st link.Stream, b []byte) {
 	t.Helper()
-	if err := st.Send(&link.Frame{Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), HasMsg: true}); err != nil {
+	if err := st.Send(&link.Frame{Msg: message.Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), HasMsg: true}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // receive returns the next message, or the error instead of one.
 func receive(st link.Stream, limit int) (b []byte, err error) {
-	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: limit}}
+	f := &link.Frame{Sink: message.Sink{Dst: &b, Codec: rawCodec, Limit: limit}}
 	for err == nil && !f.Got {
 		if err = st.Recv(f); err == nil && f.End != nil && !f.Got {
 			return nil, io.EOF
@@ -211,7 +212,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 						if size > waits.Granted(wire.MinWindow) {
 							before(t, callee)
 						}
-						var refused *link.RecvError
+						var refused *message.RecvError
 						if _, err := receive(callee, 100); !errors.As(err, &refused) || refused.Size != size || refused.Limit != 100 {
 							t.Fatalf("Recv returns %v", err)
 						}
@@ -247,7 +248,7 @@ func TestCreditIsConserved(t *testing.T) {
 					all.Go(func() {
 						r := rand.New(rand.NewPCG(seed, uint64(2*i+j)))
 						for range 20 {
-							f := &link.Frame{Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(some[:r.IntN([]int{1, 100, 5000, len(some)}[r.IntN(4)])])}), HasMsg: true}
+							f := &link.Frame{Msg: message.Encoded(mem.BufferSlice{mem.SliceBuffer(some[:r.IntN([]int{1, 100, 5000, len(some)}[r.IntN(4)])])}), HasMsg: true}
 							if err := st[0].Send(f); err != nil {
 								return // the last two calls are abandoned
 							}
@@ -263,7 +264,7 @@ func TestCreditIsConserved(t *testing.T) {
 							if r.IntN(3) == 0 {
 								limit = 3000
 							}
-							var refused *link.RecvError
+							var refused *message.RecvError
 							if _, err := receive(st[1], limit); err != nil && !errors.As(err, &refused) {
 								if i < 6 {
 									t.Error(err)
@@ -289,7 +290,7 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 		var replies sync.WaitGroup
 		for range 5 {
 			caller, callee := call(t, cs, accepted, "")
-			err := callee.Send(&link.Frame{Header: metadata.MD{}, Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(want)}), HasMsg: true, End: &link.End{}})
+			err := callee.Send(&link.Frame{Header: metadata.MD{}, Msg: message.Encoded(mem.BufferSlice{mem.SliceBuffer(want)}), HasMsg: true, End: &link.End{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -356,7 +357,7 @@ func TestCompressedMessages(t *testing.T) {
 			// arrives.
 			for _, b := range [][]byte{make([]byte, 100_001), noise(100_001)} {
 				send(t, st[0], b)
-				var refused *link.RecvError
+				var refused *message.RecvError
 				if _, err := receive(st[1], 100_000); !errors.As(err, &refused) || refused.Err != nil || refused.Size <= 100_000 || refused.Limit != 100_000 {
 					t.Errorf("Recv returns %v", err)
 				}
@@ -381,8 +382,8 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 				_, peer := met(t, Options{}, w)
 				var enc wire.Encoder
 				b, _ := enc.Append(nil, &wire.Step{Stream: 1, Open: &link.CallHeader{Profile: &link.Profile{Encoding: c.encoding}}}, 0)
-				peer.write(b, literal(compressed, 1, []byte(c.body)...), literal(message, 1, []byte("next")...))
-				var refused *link.RecvError
+				peer.write(b, literal(compressed, 1, []byte(c.body)...), literal(msg, 1, []byte("next")...))
+				var refused *message.RecvError
 				_, err := receive(w.first(t), 1000)
 				if !errors.As(err, &refused) {
 					t.Errorf("%v is no RecvError", err)
@@ -396,7 +397,7 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
 		cs, _ := pair(t, Options{}, Options{}, accepted)
 		caller, callee := call(t, cs, accepted, "nosuch")
-		var refused *link.SendError
+		var refused *message.SendError
 		if err := caller.Send(&link.Frame{Msg: ofBytes(1), HasMsg: true}); !errors.As(err, &refused) {
 			t.Errorf("Send returns %v, want a SendError", err)
 		}
@@ -434,8 +435,8 @@ func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
 	const limit, little = 1 << 20, 200 << 10
 	b := bomb(t, 30<<20)
 	got := allocated(func() {
-		var refused *link.RecvError
-		_, err := link.Decompress(b, "gzip", limit)
+		var refused *message.RecvError
+		_, err := message.Decompress(b, "gzip", limit)
 		if !errors.As(err, &refused) || refused.Size <= limit || refused.Limit != limit {
 			t.Errorf("%v", err)
 		}
@@ -557,7 +558,7 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 	}{
 		"too long":   {literal(piece, 1, fill(200)...), "of its size"},
 		"too short":  {literal(piece, 1, 1), "of its size"},
-		"another":    {literal(message, 1, 1), "out of order"},
+		"another":    {literal(msg, 1, 1), "out of order"},
 		"half-close": {literal(finish, 1), "within a message"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -565,7 +566,7 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 				w := &witness{}
 				s, peer := met(t, Options{}, w)
 				peer.write(opened(1), literal(begins, 1, 100, 1, 2, 3))
-				var refused *link.RecvError
+				var refused *message.RecvError
 				if _, err := receive(w.first(t), 10); !errors.As(err, &refused) || refused.Size != 100 {
 					t.Fatal(err)
 				}

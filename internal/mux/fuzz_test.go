@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -36,10 +37,10 @@ func answer(s link.Stream) {
 		return
 	}
 	var b []byte
-	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1 << 20}}
+	f := &link.Frame{Sink: message.Sink{Dst: &b, Codec: rawCodec, Limit: 1 << 20}}
 	for !f.EndSend && f.End == nil {
 		err := s.Recv(f)
-		var refused *link.RecvError
+		var refused *message.RecvError
 		if err != nil && !errors.As(err, &refused) {
 			return
 		}
@@ -79,12 +80,12 @@ func FuzzSession(f *testing.F) {
 	add(opened(1), literal(compressed, 1, []byte("garbage")...), wire.AppendReset(nil, 1, 0, ""), opened(3), literal(finish, 3))
 	other, _ := enc.Append(nil, &wire.Step{Stream: 1, Header: metadata.MD{link.EncodingKey: {"gzip"}}, HasMessage: true, Message: []byte("garbage"), Compressed: true, End: &link.End{}}, 100)
 	add(other)
-	add(opened(2), literal(message, 2, 1), wire.AppendCredit(nil, 2, 5), wire.AppendDrain(nil, 1), literal(finish, 2))
-	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
-	add(literal(message|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))
+	add(opened(2), literal(msg, 2, 1), wire.AppendCredit(nil, 2, 5), wire.AppendDrain(nil, 1), literal(finish, 2))
+	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(msg, 1, 1), literal(finish, 1, 5, 0, 0, 0))
+	add(literal(msg|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))
 	add(literal(wire.KindPart, 1, opens[:3]...), literal(head, 1, opens[3:]...), wire.AppendPing(nil, wire.KindPing, [8]byte{}), literal(0x40, 7, 1))
-	add(whole(7, 1, 2), literal(message, 9, 1), literal(begins, 9, 5, 1), literal(message, 11, fill(101)...)) // once caused a panic
-	add(literal(message, 7, 1), literal(head, 7, 0), literal(message, 7, 1), literal(begins, 9, 50, 1), literal(goesOn, 9, 2), literal(finish, 9, 0, 0))
+	add(whole(7, 1, 2), literal(msg, 9, 1), literal(begins, 9, 5, 1), literal(msg, 11, fill(101)...)) // once caused a panic
+	add(literal(msg, 7, 1), literal(head, 7, 0), literal(msg, 7, 1), literal(begins, 9, 50, 1), literal(goesOn, 9, 2), literal(finish, 9, 0, 0))
 	add(literal(begins, 1, 9, 1), literal(head|wire.FlagPiece, 1, 0, 0)) // once made a receiver wait forever
 	add(wire.AppendBye(nil, wire.ByeClosed, "bye"), opened(1))
 	for _, b := range [][]byte{[]byte("PRI * HTTP/2.0\r\n"), settings, []byte("HTTP/1.1 400 Bad Request"), {0x15, 3, 1, 0, 2, 2, 70}, start(), []byte(wire.Magic)} {

@@ -21,6 +21,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -220,12 +221,12 @@ func literal(k wire.Kind, stream uint64, body ...byte) []byte {
 
 const (
 	head       = wire.KindStream | wire.FlagHead
-	message    = wire.KindStream | wire.FlagMessage
-	begins     = message | wire.FlagMore
+	msg        = wire.KindStream | wire.FlagMessage
+	begins     = msg | wire.FlagMore
 	piece      = wire.KindStream | wire.FlagPiece
 	goesOn     = piece | wire.FlagMore
 	finish     = wire.KindStream | wire.FlagEnd
-	compressed = message | wire.FlagCompressed
+	compressed = msg | wire.FlagCompressed
 )
 
 // opens is the head of a call, without references to names or profiles.
@@ -238,7 +239,7 @@ func fill(n int) []byte { return make([]byte, n) }
 // many returns count messages of n bytes.
 func many(count, n int, stream func(i int) uint64) (b []byte) {
 	for i := range count {
-		b = append(b, literal(message, stream(i), fill(n)...)...)
+		b = append(b, literal(msg, stream(i), fill(n)...)...)
 	}
 	return b
 }
@@ -287,18 +288,18 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"a number once over":   {greet: true, send: [][]byte{opened(1), wire.AppendReset(nil, 1, 0, ""), opened(1)}, want: "opens call 1 after 1"},
 		"a client's even call": {greet: true, send: [][]byte{opened(2)}, want: "call 2, which was not opened"},
 		"the other side's":     {greet: true, send: [][]byte{literal(head, 2, 0)}, want: "call 2, which was not opened"},
-		"never opened":         {greet: true, send: [][]byte{literal(message, 1, 1)}, want: "call 1, which was not opened"},
+		"never opened":         {greet: true, send: [][]byte{literal(msg, 1, 1)}, want: "call 1, which was not opened"},
 		"credit to none":       {greet: true, send: [][]byte{wire.AppendCredit(nil, 1, 1)}, want: "call 1, which was not opened"},
 		"reset of none":        {greet: true, send: [][]byte{wire.AppendReset(nil, 7, 0, "")}, want: "call 7, which was not opened"},
 		"body of a half-close": {greet: true, send: [][]byte{opened(1), literal(finish, 1, 0, 0)}, want: "left over"},
-		"message after all":    {greet: true, send: [][]byte{opened(1), literal(finish, 1), literal(message, 1)}, want: "after the end of sending"},
+		"message after all":    {greet: true, send: [][]byte{opened(1), literal(finish, 1), literal(msg, 1)}, want: "after the end of sending"},
 		"half-close twice":     {greet: true, send: [][]byte{opened(1), literal(finish, 1), literal(finish, 1)}, want: "end of sending comes twice"},
 		"half-close within":    {greet: true, send: [][]byte{opened(1), literal(begins, 1, 9, 1), literal(finish, 1)}, want: "within a message"},
 		"end beside more":      {greet: true, send: [][]byte{opened(1), literal(begins|wire.FlagEnd, 1, 9, 1)}, want: "flags"},
 		"no credit of a call":  {greet: true, send: [][]byte{opened(1), many(10, 10_000, toOne)}, want: "of a call than it has credit for"},
-		"a message in another": {greet: true, send: [][]byte{opened(1), literal(begins, 1, 9, 1), literal(message, 1, 1)}, want: "out of order"},
+		"a message in another": {greet: true, send: [][]byte{opened(1), literal(begins, 1, 9, 1), literal(msg, 1, 1)}, want: "out of order"},
 		"a piece of none":      {greet: true, send: [][]byte{opened(1), literal(piece, 1, 1)}, want: "out of order"},
-		"a piece too much":     {greet: true, send: [][]byte{opened(1), literal(message, 1, 1), literal(piece, 1, 1)}, want: "out of order"},
+		"a piece too much":     {greet: true, send: [][]byte{opened(1), literal(msg, 1, 1), literal(piece, 1, 1)}, want: "out of order"},
 		"pieces too long":      {greet: true, send: [][]byte{opened(1), literal(begins, 1, 3, 1), literal(piece, 1, 1, 1, 1)}, want: "of its size"},
 		"pieces too short":     {greet: true, send: [][]byte{opened(1), literal(begins, 1, 3, 1), literal(piece, 1, 1)}, want: "of its size"},
 		"more than all":        {greet: true, send: [][]byte{opened(1), literal(begins, 1, 3, 1), literal(goesOn, 1, 1, 1)}, want: "of its size"},
@@ -306,8 +307,8 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"parts, then another":  {greet: true, send: [][]byte{literal(wire.KindPart, 1, opens[:3]...), literal(wire.KindPing, 0, fill(8)...)}, want: "between the parts"},
 		"an empty part":        {greet: true, send: [][]byte{literal(wire.KindPart, 1), literal(wire.KindPing, 0, fill(8)...)}, want: "between the parts"},
 		"parts of two":         {greet: true, send: [][]byte{literal(wire.KindPart, 1, 1), literal(wire.KindPart, 3, 1)}, want: "between the parts"},
-		"parts, then a call's": {greet: true, send: [][]byte{opened(1), literal(wire.KindPart, 3, 1), literal(message, 1)}, want: "between the parts"},
-		"parts, then no block": {greet: true, send: [][]byte{opened(1), literal(wire.KindPart, 1, 1), literal(message, 1)}, want: "parts of a block"},
+		"parts, then a call's": {greet: true, send: [][]byte{opened(1), literal(wire.KindPart, 3, 1), literal(msg, 1)}, want: "between the parts"},
+		"parts, then no block": {greet: true, send: [][]byte{opened(1), literal(wire.KindPart, 1, 1), literal(msg, 1)}, want: "parts of a block"},
 		"parts of a new name":  {greet: true, send: [][]byte{literal(wire.KindPart, 1, 0, 4), literal(head, 1, append([]byte("/a/b"), opens[6:]...)...)}, want: "new name"},
 		"parts too long":       {greet: true, send: [][]byte{literal(wire.KindPart, 1, fill(wire.MinBlock)...), literal(wire.KindPart, 1, 0)}, want: "a block is larger"},
 
@@ -424,7 +425,7 @@ func TestMessagesBeyondTheCreditOfTheConnection(t *testing.T) {
 		s.mu.Lock()
 		s.connIn = 100 // only so: the connection's credit is returned on arrival
 		s.mu.Unlock()
-		peer.write(opened(1), literal(message, 1, fill(95)...), literal(message, 1))
+		peer.write(opened(1), literal(msg, 1, fill(95)...), literal(msg, 1))
 		ended(t, s, w, peer, "sends more than it has credit for")
 	})
 }
@@ -448,8 +449,8 @@ func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 
 func slice(b []byte) mem.BufferSlice { return mem.BufferSlice{mem.SliceBuffer(b)} }
 
-func ofBytes(n int) link.Message {
-	return link.Encoded(slice(make([]byte, n)))
+func ofBytes(n int) message.Message {
+	return message.Encoded(slice(make([]byte, n)))
 }
 
 func TestAPeerThatDoesNotSayHello(t *testing.T) {
@@ -593,9 +594,9 @@ func TestAPeerThatAsksAndDoesNotRead(t *testing.T) {
 // rawCodec passes messages through as bytes.
 var rawCodec = bytesCodec{codec.Proto()}
 
-type bytesCodec struct{ link.Codec }
+type bytesCodec struct{ message.Codec }
 
-func (bytesCodec) Decode(data link.Data, v any) (kept bool, err error) {
+func (bytesCodec) Decode(data message.Data, v any) (kept bool, err error) {
 	*v.(*[]byte) = data.Copy()
 	return false, nil
 }
@@ -628,7 +629,7 @@ func TestMoreCallsThanAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{Config: configured(false, func(c *options.Connections) { c.MaxStreams = 2 })}, w)
-		peer.write(opened(1), opened(3), opened(5), literal(message, 5, 1))
+		peer.write(opened(1), opened(3), opened(5), literal(msg, 5, 1))
 		if r := peer.of(wire.KindReset); len(r) != 1 || r[0].Stream != 5 || r[0].Body[0] != byte(wire.ResetUnprocessed) {
 			t.Errorf("the peer gets %v", r)
 		}
@@ -716,7 +717,7 @@ func TestWhatAResetSays(t *testing.T) {
 func TestACallThatWasAnsweredIsNotUnprocessed(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"header":          literal(head, 1, 0),
-		"message":         literal(message, 1, 1),
+		"message":         literal(msg, 1, 1),
 		"half a message":  literal(begins, 1, 100, 1),
 		"nothing of this": literal(head, 3, 0),
 	} {
@@ -739,7 +740,7 @@ func TestACallThatWasAnsweredIsNotUnprocessed(t *testing.T) {
 					peer.write(answer, end)
 					var err error
 					for err == nil {
-						err = calls[0].Recv(&link.Frame{Sink: link.Sink{Dst: new([]byte), Codec: rawCodec, Limit: 100}})
+						err = calls[0].Recv(&link.Frame{Sink: message.Sink{Dst: new([]byte), Codec: rawCodec, Limit: 100}})
 					}
 					if got, want := errors.Is(err, link.ErrUnprocessed), name == "nothing of this"; got != want {
 						t.Errorf("it ends with %v, unprocessed: %v", err, got)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
@@ -120,7 +121,7 @@ func newMixture(r *rand.Rand) (m mixture) {
 // sends sends the messages, and then last.
 func (m *mixture) sends(st link.Stream, last *link.Frame) error {
 	for i, n := range m.sizes {
-		if err := st.Send(&link.Frame{Msg: link.Encoded(slice(mostNoise()[:n])), HasMsg: true}); err != nil {
+		if err := st.Send(&link.Frame{Msg: message.Encoded(slice(mostNoise()[:n])), HasMsg: true}); err != nil {
 			return fmt.Errorf("message %d of %d bytes: Send: %w", i, n, err)
 		}
 	}
@@ -163,7 +164,7 @@ func (c *conversation) callee(st link.Stream) error {
 	received := make(chan error, 1)
 	go func() { received <- c.up.receives(st) }()
 	for i, n := range c.down.sizes {
-		if err := st.Send(&link.Frame{Msg: link.Encoded(slice(mostNoise()[:n])), HasMsg: true}); err != nil {
+		if err := st.Send(&link.Frame{Msg: message.Encoded(slice(mostNoise()[:n])), HasMsg: true}); err != nil {
 			return fmt.Errorf("message %d of %d bytes: Send: %w", i, n, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -49,7 +50,7 @@ func numbered(i, n int) []byte {
 // frame if piecesOf is 0.
 func framed(m []byte, piecesOf int) []byte {
 	if piecesOf == 0 || piecesOf >= len(m) {
-		return literal(message, 1, m...)
+		return literal(msg, 1, m...)
 	}
 	b := literal(begins, 1, append(number(nil, len(m)), m[:piecesOf]...)...)
 	for m = m[piecesOf:]; len(m) > piecesOf; m = m[piecesOf:] {
@@ -78,7 +79,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 					limit-- // refuse it
 				}
 				got, err := receive(st, limit)
-				var refused *link.RecvError
+				var refused *message.RecvError
 				if limit < len(want) {
 					if !errors.As(err, &refused) || refused.Size != len(want) {
 						t.Fatalf("message %d is not refused: %v", received-1, err)
@@ -106,7 +107,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 			}
 			if r.IntN(2) == 0 {
 				sent = append(sent, nil)
-				peer.write(literal(message|wire.FlagEnd, 1))
+				peer.write(literal(msg|wire.FlagEnd, 1))
 			} else {
 				peer.write(literal(finish, 1))
 			}
@@ -117,7 +118,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 				take()
 			}
 			var b []byte
-			f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1}}
+			f := &link.Frame{Sink: message.Sink{Dst: &b, Codec: rawCodec, Limit: 1}}
 			in := &st.(*stream).in
 			if len(in.Items) > 0 { // otherwise it came with the last message
 				if err := st.Recv(f); err != nil || !f.EndSend || f.Got {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -13,10 +14,10 @@ import (
 // through the connection. It is encoded there directly; the receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
-// encodeInPlace encodes m, which is [link.Message.Sized], into a place. It returns no buffer if
+// encodeInPlace encodes m, which is [message.Message.Sized], into a place. It returns no buffer if
 // it has set the place in step, or if no place is free. If the encoded message does not fit the
 // place, or is smaller than minPlaced, it returns the bytes in a buffer, as step.Message.
-func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, error) {
+func (s *Session) encodeInPlace(step *wire.Step, m *message.Message) (*buffer, error) {
 	room, at, ok := s.placer.Place(m.Bound())
 	if !ok {
 		return nil, nil
@@ -111,7 +112,7 @@ func (p *place) dropLocked() {
 }
 
 // fetch copies the item's message into private memory, where the peer cannot change it
-// while it is decoded, and returns the place. The error is a *link.RecvError.
+// while it is decoded, and returns the place. The error is a *message.RecvError.
 func fetch(it *item) error {
 	p := it.Extra.place
 	if p == nil {
@@ -130,7 +131,7 @@ func fetch(it *item) error {
 		if !errors.Is(err, link.ErrExhausted) {
 			err = fmt.Errorf("it cannot be read from shared memory: %w", err)
 		}
-		err = &link.RecvError{Err: err}
+		err = &message.RecvError{Err: err}
 	}
 	it.Data, it.Extra.place = b, nil
 	s.mu.Lock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -177,7 +178,7 @@ func received(t *testing.T, st link.Stream, limit int) (n int, err error) {
 	t.Helper()
 	var got []byte
 	for {
-		f := link.Frame{Sink: link.Sink{Dst: &got, Codec: rawCodec, Limit: limit}}
+		f := link.Frame{Sink: message.Sink{Dst: &got, Codec: rawCodec, Limit: limit}}
 		if err := st.Recv(&f); err != nil || f.Got {
 			return len(got), err
 		}
@@ -224,7 +225,7 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 		for i := range b {
 			b[i] = byte(i % 251)
 		}
-		if err := caller.Send(&link.Frame{Msg: link.Encoded(slice(b)), HasMsg: true}); err != nil {
+		if err := caller.Send(&link.Frame{Msg: message.Encoded(slice(b)), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
 		if n := clients.out(); n != 1 {
@@ -232,7 +233,7 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 		}
 		end()
 		var got []byte
-		for f := (link.Frame{Sink: link.Sink{Dst: &got, Codec: rawCodec, Limit: 1 << 20}}); !f.Got; {
+		for f := (link.Frame{Sink: message.Sink{Dst: &got, Codec: rawCodec, Limit: 1 << 20}}); !f.Got; {
 			if err := callee.Recv(&f); err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +250,7 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 
 		b, end = cs.draft(100_000)
 		caller.Abort(errors.New("gone"))
-		if err := caller.Send(&link.Frame{Msg: link.Encoded(slice(b)), HasMsg: true}); err == nil {
+		if err := caller.Send(&link.Frame{Msg: message.Encoded(slice(b)), HasMsg: true}); err == nil {
 			t.Error("an aborted call sends")
 		}
 		if n := clients.out(); n != 0 {
@@ -262,7 +263,7 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 	for name, ends := range map[string]func(t *testing.T, caller, callee link.Stream){
 		"too large": func(t *testing.T, caller, callee link.Stream) {
-			var size *link.RecvError
+			var size *message.RecvError
 			if _, err := received(t, callee, 100); !errors.As(err, &size) || size.Size != 100_000 {
 				t.Errorf("it ends for %v", err)
 			}
@@ -341,7 +342,7 @@ func TestAPlaceThatCannotBeReadFailsItsCall(t *testing.T) {
 			clients.spoilt = spoilt
 			clients.mu.Unlock()
 			n, err := received(t, callee, 1<<20)
-			var recv *link.RecvError
+			var recv *message.RecvError
 			if spoilt && (!errors.As(err, &recv) || !errors.Is(recv.Err, errPlace)) || !spoilt && (n != 100_000 || err != nil) {
 				t.Errorf("where the memory is spoilt is %v: %d bytes, %v", spoilt, n, err)
 			}
@@ -404,12 +405,12 @@ func TestWrongPlacesEndTheSession(t *testing.T) {
 		send    []byte
 		want    string
 	}{
-		"a message that is nowhere":      {true, literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...), "nothing of 32768 bytes is at 9"},
-		"a place that is too small":      {true, literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace-1, 9)...), "takes 32768 at least"},
+		"a message that is nowhere":      {true, literal(msg|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...), "nothing of 32768 bytes is at 9"},
+		"a place that is too small":      {true, literal(msg|wire.FlagPlace, 1, number(nil, wire.MinPlace-1, 9)...), "takes 32768 at least"},
 		"a place that was not out":       {true, wire.AppendReturn(nil, 7), "7 is returned"},
-		"half a place":                   {true, literal(message|wire.FlagPlace, 1, 5), "ends early"},
-		"a place and more":               {true, literal(message|wire.FlagPlace, 1, 5, 9, 1), "left over"},
-		"a place without memory":         {false, literal(message|wire.FlagPlace, 1, 5, 9), "flags"},
+		"half a place":                   {true, literal(msg|wire.FlagPlace, 1, 5), "ends early"},
+		"a place and more":               {true, literal(msg|wire.FlagPlace, 1, 5, 9, 1), "left over"},
+		"a place without memory":         {false, literal(msg|wire.FlagPlace, 1, 5, 9), "flags"},
 		"a return where there is nobody": {false, wire.AppendReturn(nil, 7), "where there are none"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -453,9 +454,9 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		over := literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...)
+		over := literal(msg|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...)
 		opens := literal(head, 3, opens...)
-		refused := literal(head|message|wire.FlagPlace, 5, number(slices.Clone(opens[4:]), wire.MinPlace, 8)...)
+		refused := literal(head|msg|wire.FlagPlace, 5, number(slices.Clone(opens[4:]), wire.MinPlace, 8)...)
 		peer.write(slices.Concat(over, opens, refused))
 		synctest.Wait()
 		var returned []int
@@ -486,7 +487,7 @@ func TestALargeMessageThatBecomesSmallIsSent(t *testing.T) {
 			cs, _, clients, _ := shelved(t, 1, Options{}, Options{}, w)
 			caller, callee := callOver(t, cs, w)
 			shrinks := shrinking{rawCodec, size}
-			if err := caller.Send(&link.Frame{Msg: link.Live(make([]byte, 1<<20), shrinks), HasMsg: true}); err != nil {
+			if err := caller.Send(&link.Frame{Msg: message.Live(make([]byte, 1<<20), shrinks), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 			if got := clients.out(); (got == 1) != (size >= wire.MinPlace) {
@@ -504,14 +505,14 @@ func TestALargeMessageThatBecomesSmallIsSent(t *testing.T) {
 }
 
 type shrinking struct {
-	link.Codec
+	message.Codec
 	to int
 }
 
 func (shrinking) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
 
-func (s shrinking) Sized(v any) (link.Message, error) {
-	return link.Measured(zeros(s.to), len(v.([]byte))), nil
+func (s shrinking) Sized(v any) (message.Message, error) {
+	return message.Measured(zeros(s.to), len(v.([]byte))), nil
 }
 
 // zeros is an Appender of as many bytes.

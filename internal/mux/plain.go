@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -91,7 +92,7 @@ const (
 
 // sendPlain sends a frame that has a small message and nothing else. It reports whether it did.
 func (st *stream) sendPlain(f *link.Frame) (sent bool) {
-	if st.number == 0 || !f.HasMsg || f.Header != nil || f.EndSend || f.End != nil || link.Compressor(st.sends) != "" {
+	if st.number == 0 || !f.HasMsg || f.Header != nil || f.EndSend || f.End != nil || message.Compressor(st.sends) != "" {
 		return false
 	}
 	scratch := newBuffer(maxPacked)
@@ -336,11 +337,11 @@ func (st *stream) receivePacked(f *link.Frame) error {
 	begin := t.at + n
 	size := int(head >> 1)
 	t.at = begin + size
-	message := t.pack.B[begin:t.at:t.at]
+	b := t.pack.B[begin:t.at:t.at]
 	var err error
 	if size > f.Limit { // as in gRPC, the limit applies to the compressed size, too
-		err = &link.RecvError{Size: size, Limit: f.Limit}
-	} else if err = f.DecodeBytes(message, head&1 != 0, t.encoding); err == nil {
+		err = &message.RecvError{Size: size, Limit: f.Limit}
+	} else if err = f.DecodeBytes(b, head&1 != 0, t.encoding); err == nil {
 		f.Got = true
 	}
 	last := t.at == len(t.pack.B)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -115,7 +116,7 @@ func (st *stream) Recv(f *link.Frame) error {
 			refused.Data.Free()
 			refused.Extra.place.dropLocked()
 			s.flush(false)
-			return &link.RecvError{Size: refused.Size, Limit: f.Limit}
+			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
 			return st.receiveMessage(f)
 		case st.grantForMessageLocked(it):

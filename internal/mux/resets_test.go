@@ -50,7 +50,7 @@ func TestResettingPeerOtherCallsAreServed(t *testing.T) {
 			ids = append(ids, id+2, id+6)
 			given, other := givenUp(id, 1), givenUp(id+4, 1)
 			peer.write(given, frameOf(head|wire.FlagMessage, id+2, append(slices.Clone(opens), fmt.Sprint(id+2)...)...), other,
-				frameOf(head, id+6, opens...), frameOf(message|wire.FlagEnd, id+6, []byte(fmt.Sprint(id+6))...))
+				frameOf(head, id+6, opens...), frameOf(msg|wire.FlagEnd, id+6, []byte(fmt.Sprint(id+6))...))
 		}
 		if n := len(w.streams); n != len(ids) {
 			t.Fatalf("%d calls are served, want %d", n, len(ids))

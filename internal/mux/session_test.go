@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
@@ -191,9 +192,9 @@ func live(t *testing.T, s link.Stream, r *rand.Rand, caller bool) {
 		}
 	})
 	var b []byte
-	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 40_000}}
+	f := &link.Frame{Sink: message.Sink{Dst: &b, Codec: rawCodec, Limit: 40_000}}
 	for f.End == nil && !f.EndSend {
-		var refused *link.RecvError
+		var refused *message.RecvError
 		if err := s.Recv(f); err != nil && !errors.As(err, &refused) {
 			break
 		}
@@ -234,7 +235,7 @@ func TestByeArrivesOverSockets(t *testing.T) {
 			caller, callee := call(t, cs, accepted, "")
 			open, _ := call(t, cs, accepted, "")
 			want := noise(1 << 20)
-			if err := callee.Send(&link.Frame{Msg: link.Encoded(slice(want)), HasMsg: true, End: &link.End{}}); err != nil {
+			if err := callee.Send(&link.Frame{Msg: message.Encoded(slice(want)), HasMsg: true, End: &link.End{}}); err != nil {
 				t.Fatal(err)
 			}
 			_ = ss.Close(errors.New("stopping"))

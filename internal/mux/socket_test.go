@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -147,7 +148,7 @@ func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 		f := &link.Frame{Header: metadata.MD{"k": {"v"}}, HasMsg: true, End: &link.End{Trailer: metadata.MD{"t": {"v"}}}}
 		switch o.Method {
 		case "/large":
-			f.Msg = link.Encoded(slice(noise(int(binary.LittleEndian.Uint32(request)))))
+			f.Msg = message.Encoded(slice(noise(int(binary.LittleEndian.Uint32(request)))))
 		case "/two":
 			_ = s.Send(&link.Frame{Msg: ofBytes(1), HasMsg: true})
 			f.Header, f.Msg = nil, ofBytes(1)
@@ -157,7 +158,7 @@ func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 			<-w.release
 			fallthrough
 		default:
-			f.Msg = link.Encoded(slice(request))
+			f.Msg = message.Encoded(slice(request))
 		}
 		_ = s.Send(f)
 	}()
@@ -167,7 +168,7 @@ func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 // asks makes a call and returns its reply.
 func asks(ctx context.Context, s *Session, method string, request []byte, limit int) ([]byte, error) {
 	c, reply := unary(method, 0, limit)
-	m := link.Encoded(slice(request))
+	m := message.Encoded(slice(request))
 	c.Request = &m
 	if err := s.Invoke(ctx, c); err != nil {
 		return nil, err
@@ -328,7 +329,7 @@ func TestRepliesOverSockets(t *testing.T) {
 			if got, err := asks(t.Context(), cs, "/large", request, size); err != nil || !bytes.Equal(got, noise(size)) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
-			var refused *link.RecvError
+			var refused *message.RecvError
 			if _, err := asks(t.Context(), cs, "/large", request, size-1); !errors.As(err, &refused) || refused.Size != size {
 				t.Errorf("%v", err)
 			}

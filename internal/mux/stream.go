@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -359,10 +360,10 @@ func (st *stream) dropWrittenLocked() {
 
 // encode makes m the message of step: serialized, and compressed with the compressor called name.
 // Empty messages are not compressed. It returns the buffer with the bytes, or nil if they are in
-// a place that the peer can read. The error is a *link.SendError.
-func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
+// a place that the peer can read. The error is a *message.SendError.
+func (s *Session) encode(step *wire.Step, m *message.Message, name string) (*buffer, error) {
 	step.HasMessage = true
-	name = link.Compressor(name)
+	name = message.Compressor(name)
 	if b := encoded.Ready(m, name); b != nil {
 		step.Message, step.Compressed = b.B, true
 		return b, nil
@@ -393,7 +394,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 		return nil, err
 	}
 	if places && n == 0 && len(b.B) >= minPlaced { // the size was not known before encoding
-		whole := link.EncodedBytes(b.B)
+		whole := message.EncodedBytes(b.B)
 		if _, _ = s.encodeInPlace(step, &whole); step.Placed {
 			b.Free()
 			return nil, nil

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -168,7 +169,7 @@ func (p *part) say(id uint64, rc *wire.Received) {
 	p.message[id] = append(p.message[id], rc.Data...)
 	f := &link.Frame{Header: rc.Header, EndSend: rc.HalfClose, End: rc.End}
 	if f.HasMsg = (rc.Begins || rc.Goes) && !rc.More; f.HasMsg {
-		f.Msg = link.EncodedBytes(p.message[id])
+		f.Msg = message.EncodedBytes(p.message[id])
 		delete(p.message, id)
 	}
 	st := p.call(id)

@@ -57,7 +57,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 				peer.write(opened(1))
 				before := w.first(t)
 				bad := literal(head|wire.FlagMessage, 3, append(bytes.Clone(test.head), 1, 2, 3)...)
-				peer.write(bad, literal(message, 3, 4, 5), literal(finish, 3), opened(5))
+				peer.write(bad, literal(msg, 3, 4, 5), literal(finish, 3), opened(5))
 				if len(w.closed) > 0 {
 					t.Fatalf("the session ended: %v", w.closed)
 				}
@@ -148,7 +148,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 				if resets := peer.of(wire.KindReset); len(resets) != 1 || resets[0].Stream != 1 {
 					t.Errorf("%d resets", len(resets))
 				}
-				peer.write(literal(message|wire.FlagEnd, 3, 0, 0, 1))
+				peer.write(literal(msg|wire.FlagEnd, 3, 0, 0, 1))
 				if got := <-other; got.err != nil {
 					t.Errorf("the other call fails with %v", got.err)
 				}

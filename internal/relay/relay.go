@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // An Acceptor is a [link.Acceptor] that passes each call that it accepts on to another session.
@@ -134,11 +135,11 @@ func forwardReplies(from, to link.Stream) {
 // receive receives a frame to pass on.
 func receive(from link.Stream, limit int) (link.Frame, error) {
 	var data []byte
-	in := link.Frame{Sink: link.Sink{Dst: &data, Codec: rawCodec{}, Limit: limit}}
+	in := link.Frame{Sink: message.Sink{Dst: &data, Codec: rawCodec{}, Limit: limit}}
 	err := from.Recv(&in)
 	out := link.Frame{Header: in.Header, EndSend: in.EndSend, End: in.End, HasMsg: in.Got}
 	if in.Got {
-		out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
+		out.Msg = message.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
 	}
 	return out, err
 }
@@ -146,8 +147,8 @@ func receive(from link.Stream, limit int) (link.Frame, error) {
 // endOfMessage returns the end, in grpc-go's words, of a call with a message that could not be
 // decompressed or is larger than the limit. It returns nil if err is another error.
 func endOfMessage(err error) *link.End {
-	var c *link.CompressionError
-	var r *link.RecvError
+	var c *message.CompressionError
+	var r *message.RecvError
 	switch {
 	case errors.As(err, &c):
 		return &link.End{Status: status.Newf(codes.Internal, "grpc: %v", c)}
@@ -163,9 +164,9 @@ func endOfMessage(err error) *link.End {
 func EndOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
 
 // rawCodec decodes messages into a *[]byte, in encoded form. It cannot encode.
-type rawCodec struct{ link.Codec }
+type rawCodec struct{ message.Codec }
 
-func (rawCodec) Decode(data link.Data, v any) (kept bool, err error) {
+func (rawCodec) Decode(data message.Data, v any) (kept bool, err error) {
 	*v.(*[]byte) = data.Copy()
 	return false, nil
 }

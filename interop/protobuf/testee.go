@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 
 	"github.com/nearcall/nearcall/interop/protobuf/generated/conformance"
 	_ "github.com/nearcall/nearcall/interop/protobuf/generated/editionproto2"
@@ -118,7 +118,7 @@ func settle(m proto.Message) {
 	for range 64 {
 		empty := m.ProtoReflect().New().Interface()
 		_, _ = codec.Proto().Size(empty)
-		_, _ = codec.Proto().Decode(link.Data{}, empty)
+		_, _ = codec.Proto().Decode(message.Data{}, empty)
 	}
 }
 
@@ -127,7 +127,7 @@ func unmarshal(b []byte, m proto.Message) error {
 		return proto.Unmarshal(b, m)
 	}
 	settle(m)
-	_, err := codec.Proto().Decode(link.Data{Bytes: b}, m)
+	_, err := codec.Proto().Decode(message.Data{Bytes: b}, m)
 	return err
 }
 

@@ -305,7 +305,7 @@ func TestStreamsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := new(message)
+				m := new(msg)
 				got := run(cs, func(i int) {
 					m.Value = fmt.Appendf(m.Value[:0], "message %d", i) // overwrites the last message
 					if err := cs.SendMsg(m); err != nil {
@@ -327,7 +327,7 @@ func TestStreamsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
 // drain receives until the end, which must be io.EOF.
 func drain(t *testing.T, cs grpc.ClientStream) (got []string) {
 	for {
-		m := new(message)
+		m := new(msg)
 		err := cs.RecvMsg(m)
 		if err == io.EOF {
 			return got
@@ -418,7 +418,7 @@ type busy struct{ doomed }
 func (s *busy) NewStream(context.Context, *link.CallHeader) (link.Stream, error) { return nil, s.why() }
 
 func invokes(c *Client, opts ...grpc.CallOption) error {
-	return c.Invoke(context.Background(), unaryMethod, wrapperspb.Bytes([]byte("request")), new(message), opts...)
+	return c.Invoke(context.Background(), unaryMethod, wrapperspb.Bytes([]byte("request")), new(msg), opts...)
 }
 
 // streams sends one message on a stream and receives until the end.
@@ -436,7 +436,7 @@ func echo(cs grpc.ClientStream, b []byte) error {
 	}
 	_ = cs.CloseSend()
 	for {
-		if err := cs.RecvMsg(new(message)); err == io.EOF {
+		if err := cs.RecvMsg(new(msg)); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
@@ -480,7 +480,7 @@ func TestWhatCommitsACall(t *testing.T) {
 			}
 			session.recv = true
 			client, _ = retrying(t, handlers{}, false, nil, &doomed{recv: true, sends: 9})
-			wantCode(t, client.Invoke(t.Context(), unaryMethod, wrapperspb.Bytes(make([]byte, c.size)), new(message), c.opts...), c.want)
+			wantCode(t, client.Invoke(t.Context(), unaryMethod, wrapperspb.Bytes(make([]byte, c.size)), new(msg), c.opts...), c.want)
 		})
 	}
 }
@@ -553,7 +553,7 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 			c.Close(status.Error(codes.Canceled, "closing"))
 		}, codes.Canceled},
 		"misused": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) {
-			go func() { wantCode(t, cs.SendMsg(new(message)), codes.Internal) }()
+			go func() { wantCode(t, cs.SendMsg(new(msg)), codes.Internal) }()
 			synctest.Wait()
 		}, codes.Internal},
 	} {
@@ -570,7 +570,7 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 				}
 				_ = cs.CloseSend()
 				got := make(chan error)
-				go func() { got <- cs.RecvMsg(new(message)) }()
+				go func() { got <- cs.RecvMsg(new(msg)) }()
 				synctest.Wait()
 				if in.parked.Load() != 1 || f.n.Load() != 0 {
 					t.Errorf("%d wait, %d have ended", in.parked.Load(), f.n.Load())
@@ -580,7 +580,7 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 				wantCode(t, err, c.want)
 				time.Sleep(time.Millisecond) // as in grpc-go, another goroutine may have finished the call and call OnFinish
 				f.want(t, c.want)
-				if again := cs.RecvMsg(new(message)); again == nil || again.Error() != err.Error() {
+				if again := cs.RecvMsg(new(msg)); again == nil || again.Error() != err.Error() {
 					t.Errorf("%v, and then %v", err, again)
 				}
 				if !slices.Equal(in.waiting, []bool{true, true}) {
@@ -605,7 +605,7 @@ func TestAContextThatIsAskedForAfterTheAbort(t *testing.T) {
 	session.opened[0].Abort(errUnseen)
 	<-cs.Context().Done()
 	f.want(t, codes.Unavailable)
-	wantCode(t, cs.RecvMsg(new(message)), codes.Unavailable)
+	wantCode(t, cs.RecvMsg(new(msg)), codes.Unavailable)
 }
 
 // A journal is a stats handler that records its events.
@@ -695,7 +695,7 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 			ctx := metadata.NewOutgoingContext(t.Context(), own)
 			request := wrapperspb.Bytes([]byte("request"))
 			if c.unary {
-				wantCode(t, client.Invoke(ctx, unaryMethod, request, new(message)), codes.OK)
+				wantCode(t, client.Invoke(ctx, unaryMethod, request, new(msg)), codes.OK)
 			} else {
 				cs, err := client.NewStream(ctx, streamDesc, streamMethod)
 				if err != nil {
@@ -742,7 +742,7 @@ func TestAnotherAttemptHasTheSameDeadline(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		first.opened[0].Abort(errUnseen)
-		wantCode(t, cs.RecvMsg(new(message)), codes.DeadlineExceeded)
+		wantCode(t, cs.RecvMsg(new(msg)), codes.DeadlineExceeded)
 		if a, b := first.opens[0].Deadline, second.opens[0].Deadline; a.IsZero() || !a.Equal(b) {
 			t.Errorf("deadlines %v and %v", a, b)
 		}
@@ -757,7 +757,7 @@ func TestReplayWaitsForCredit(t *testing.T) {
 		client, _ := retrying(t, handlers{Stream: func(ss grpc.ServerStream) error {
 			time.Sleep(time.Minute) // the window is full by then
 			for i := byte(0); ; i++ {
-				m := new(message)
+				m := new(msg)
 				if err := ss.RecvMsg(m); err == io.EOF {
 					if i != 6 {
 						return status.Errorf(codes.DataLoss, "%d messages", i)
@@ -782,7 +782,7 @@ func TestReplayWaitsForCredit(t *testing.T) {
 		}
 		first.opened[0].Abort(errUnseen)
 		got := make(chan error)
-		go func() { got <- cs.RecvMsg(new(message)) }()
+		go func() { got <- cs.RecvMsg(new(msg)) }()
 		synctest.Wait() // it sends, and has no credit
 		if err := cs.SendMsg(wrapperspb.Bytes(bytes.Repeat([]byte{5}, 40<<10))); err != nil {
 			t.Error(err)
@@ -874,9 +874,9 @@ func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 				}
 				first.opened[0].Abort(errUnseen)
 				got, sent := make(chan error), make(chan error)
-				go func() { got <- cs.RecvMsg(new(message)) }()
+				go func() { got <- cs.RecvMsg(new(msg)) }()
 				synctest.Wait() // it sends, and has no credit
-				go func() { sent <- cs.SendMsg(new(message)) }()
+				go func() { sent <- cs.SendMsg(new(msg)) }()
 				synctest.Wait()
 				leave(client, b, cancel)
 				wantCode(t, <-got, codes.Canceled)
@@ -914,7 +914,7 @@ func TestRetryRaces(t *testing.T) {
 				first.opened[0].Abort(errUnseen)
 			})
 			all.Go(func() {
-				m := new(message)
+				m := new(msg)
 				for i := range messages {
 					m.Value = append(m.Value[:0], byte(i))
 					if err := cs.SendMsg(m); err != nil {
@@ -941,7 +941,7 @@ func TestRetryRaces(t *testing.T) {
 				all.Go(func() { _, _ = cs.Header() })
 			}
 			for i := 0; ; i++ {
-				m := new(message)
+				m := new(msg)
 				err := cs.RecvMsg(m)
 				if err == io.EOF && i == messages || status.Code(err) == codes.Canceled && leaves {
 					break

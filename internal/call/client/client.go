@@ -15,6 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 )
 
@@ -46,7 +47,7 @@ type Client struct {
 	unary  grpc.UnaryClientInterceptor
 	stream grpc.StreamClientInterceptor
 	stats  stats.Handler
-	codec  link.Codec // the default
+	codec  message.Codec // the default
 
 	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 

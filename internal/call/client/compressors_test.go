@@ -58,7 +58,7 @@ func (e encoded) profile(p *link.Profile) *link.Profile {
 func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 	handled := 0
 	b := start(t, handlers{
-		Unary:  func(_ context.Context, m *message) (*message, error) { handled++; return m, nil },
+		Unary:  func(_ context.Context, m *msg) (*msg, error) { handled++; return m, nil },
 		Stream: func(grpc.ServerStream) error { handled++; return nil },
 	}, nil, nil)
 	c := New(options.NewClient(nil), Config{Sessions: always{encoded{b.session, "nosuch"}}})
@@ -69,18 +69,18 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	refused(c.Invoke(t.Context(), unaryMethod, new(message), new(message)))
+	refused(c.Invoke(t.Context(), unaryMethod, new(msg), new(msg)))
 	s, err := c.NewStream(t.Context(), streamDesc, streamMethod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused(s.RecvMsg(new(message)))
+	refused(s.RecvMsg(new(msg)))
 	if handled > 0 {
 		t.Errorf("%d handlers ran", handled)
 	}
 	for _, name := range []string{"gzip", "identity", ""} {
 		c := New(options.NewClient(nil), Config{Sessions: always{encoded{b.session, name}}})
-		if err := c.Invoke(t.Context(), unaryMethod, new(message), new(message)); err != nil {
+		if err := c.Invoke(t.Context(), unaryMethod, new(msg), new(msg)); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

@@ -69,7 +69,7 @@ func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
 	var audiences []string
 	b := start(t, handlers{}, nil, func(c *clientSetup) { c.PerRPC = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
 	for _, method := range []string{"", "m", "/", "/m", "//", "a/b"} {
-		wantCode(t, b.Invoke(t.Context(), method, new(message), new(message)), codes.Unimplemented)
+		wantCode(t, b.Invoke(t.Context(), method, new(msg), new(msg)), codes.Unimplemented)
 	}
 	if len(audiences) == 0 {
 		t.Error("the credentials were not asked")
@@ -97,7 +97,7 @@ func wantCodeOf(t *testing.T, name string, b *bed, want codes.Code, opts ...grpc
 	if err == nil {
 		_ = s.CloseSend()
 		for err == nil {
-			err = s.RecvMsg(new(message))
+			err = s.RecvMsg(new(msg))
 		}
 		if err.Error() == "EOF" {
 			err = nil
@@ -131,7 +131,7 @@ func TestCredentialsThatDemandPrivacyAreNotSentWithoutIt(t *testing.T) {
 func receivedWith(t *testing.T, conn []credentials.PerRPCCredentials, ctx context.Context, opts ...grpc.CallOption) metadata.MD {
 	t.Helper()
 	var md metadata.MD
-	b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+	b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 		md, _ = metadata.FromIncomingContext(ctx)
 		return in, nil
 	}}, nil, func(c *clientSetup) { c.PerRPC = conn })

@@ -52,14 +52,14 @@ func TestAMessageWithoutAHeader(t *testing.T) {
 					t.Fatal(err)
 				}
 				if receives {
-					if err := cs.RecvMsg(new(message)); err != nil {
+					if err := cs.RecvMsg(new(msg)); err != nil {
 						t.Error(err)
 					}
 				}
 				if md, err := cs.Header(); md != nil || err != nil {
 					t.Errorf("Header: %v, %v", md, err)
 				}
-				if err := cs.RecvMsg(new(message)); err != nil {
+				if err := cs.RecvMsg(new(msg)); err != nil {
 					t.Error(err)
 				}
 				c.Close(errClosed)

@@ -60,7 +60,7 @@ func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
 			what := name + ", " + says
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, handlers{
-					Unary: func(ctx context.Context, in *message) (*message, error) {
+					Unary: func(ctx context.Context, in *msg) (*msg, error) {
 						_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
 						untilDeadline(ctx)
 						return in, end
@@ -87,7 +87,7 @@ func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := new(message)
+				m := new(msg)
 				if err := s.RecvMsg(m); err != nil || string(m.Value) != "last" {
 					t.Errorf("%s: received %s, %v; want the message before the end", what, m, err)
 				}
@@ -120,6 +120,6 @@ func TestAnEndAfterTheDeadlineLeavesNoHeaderToWaitFor(t *testing.T) {
 		if md, err := s.Header(); md != nil || err != nil {
 			t.Errorf("the header is %s, %v", callservice.Show(md), err)
 		}
-		isLate(t, &r, "stream", s.RecvMsg(new(message)))
+		isLate(t, &r, "stream", s.RecvMsg(new(msg)))
 	})
 }

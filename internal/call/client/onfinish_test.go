@@ -16,9 +16,9 @@ import (
 func TestOnFinishAsksTheStream(t *testing.T) {
 	for name, way := range ways {
 		for finder, find := range map[string]func(grpc.ClientStream){
-			"RecvMsg": func(cs grpc.ClientStream) { _ = cs.RecvMsg(new(message)) },
+			"RecvMsg": func(cs grpc.ClientStream) { _ = cs.RecvMsg(new(msg)) },
 			"Header":  func(cs grpc.ClientStream) { _, _ = cs.Header() },
-			"SendMsg": func(cs grpc.ClientStream) { _ = cs.SendMsg(new(message)) },
+			"SendMsg": func(cs grpc.ClientStream) { _ = cs.SendMsg(new(msg)) },
 			"nobody":  func(grpc.ClientStream) {},
 		} {
 			t.Run(name+", "+finder, func(t *testing.T) {

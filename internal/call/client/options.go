@@ -18,6 +18,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -33,10 +34,10 @@ type callInfo struct {
 	method string
 	desc   *grpc.StreamDesc // unaryDesc for Invoke
 	md     metadata.MD      // the user's
-	given  *link.Message    // the request of Invoke if it is encoded; nil otherwise
+	given  *message.Message // the request of Invoke if it is encoded; nil otherwise
 
 	opts         []grpc.CallOption
-	codec        link.Codec
+	codec        message.Codec
 	subtype      string
 	maxRecv      int
 	maxSend      int
@@ -64,7 +65,7 @@ var unaryDesc = &grpc.StreamDesc{}
 func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
 
 // apply sets ci from opts and mc. It returns an error for an option that cannot be honoured.
-func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
+func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault message.Codec) error {
 	var maxRecv, maxSend *int // nil for limits that are not set
 	ci.opts, ci.maxReplay = opts, defaultMaxReplay
 	if mc.WaitForReady != nil {
@@ -205,7 +206,7 @@ const grpcPath = "google.golang.org/grpc"
 
 // chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec wins and sets
 // the subtype. Otherwise the subtype selects the codec. Without either, the codec is byDefault.
-func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
+func (ci *callInfo) chooseCodec(byDefault message.Codec) error {
 	switch {
 	case ci.codec != nil:
 		if ci.subtype == "" && !ci.unnamed {

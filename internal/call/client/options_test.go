@@ -35,9 +35,9 @@ type tagged struct{ name string }
 
 func (c tagged) Name() string                { return c.name }
 func (c tagged) String() string              { return c.name }
-func (tagged) Marshal(v any) ([]byte, error) { return v.(*message).Value, nil }
+func (tagged) Marshal(v any) ([]byte, error) { return v.(*msg).Value, nil }
 func (tagged) Unmarshal(data []byte, v any) error {
-	v.(*message).Value = append([]byte(nil), data...)
+	v.(*msg).Value = append([]byte(nil), data...)
 	return nil
 }
 
@@ -46,10 +46,10 @@ type taggedV2 struct{ name string }
 
 func (c taggedV2) Name() string { return c.name }
 func (taggedV2) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(v.(*message).Value)}, nil
+	return mem.BufferSlice{mem.SliceBuffer(v.(*msg).Value)}, nil
 }
 func (taggedV2) Unmarshal(data mem.BufferSlice, v any) error {
-	v.(*message).Value = data.Materialize()
+	v.(*msg).Value = data.Materialize()
 	return nil
 }
 
@@ -247,7 +247,7 @@ func TestCallOptionsAreToldHowTheCallWent(t *testing.T) {
 		"streamed":         {nil, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
 		"streamed, failed": {no, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
 	} {
-		b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 			_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))
 			_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "2"))
 			return in, c.err

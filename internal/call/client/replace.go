@@ -11,6 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -32,7 +33,7 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 		if s.recvAttempt != nil || s.end != nil || s.recvErr != nil {
 			return
 		}
-		if _, done, err := s.receiveFromLocked(a, link.Sink{}); done && err != nil && s.end == nil {
+		if _, done, err := s.receiveFromLocked(a, message.Sink{}); done && err != nil && s.end == nil {
 			s.finish(err) // the stream was aborted
 		}
 	})
@@ -95,8 +96,8 @@ func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure 
 // received, or a picker has dropped the call.
 func unfit(err error) bool {
 	_, final := errors.AsType[call.Final](err)
-	_, send := errors.AsType[*link.SendError](err)
-	_, recv := errors.AsType[*link.RecvError](err)
+	_, send := errors.AsType[*message.SendError](err)
+	_, recv := errors.AsType[*message.RecvError](err)
 	return final || send || recv
 }
 
@@ -273,7 +274,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	for i := range kept {
 		st := &kept[i]
 		err := b.stream.Send(&link.Frame{Msg: st.msg, HasMsg: st.hasMsg, EndSend: st.end})
-		if unfit, ok := errors.AsType[*link.SendError](err); ok {
+		if unfit, ok := errors.AsType[*message.SendError](err); ok {
 			return unfit
 		}
 		if err != nil {
@@ -291,7 +292,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 
 // A step is one send, kept for replay.
 type step struct {
-	msg    link.Message // encoded, or live if the user will not change it
+	msg    message.Message // encoded, or live if the user will not change it
 	hasMsg bool
 	end    bool // the caller sends no more
 	value  any  // the user's message, for stats handlers
@@ -363,7 +364,7 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 
 // encodeForReplay encodes m if the user may change it before it is sent again, or its codec could
 // not encode it again. The bytes are immutable.
-func (s *clientStream) encodeForReplay(m *link.Message) error {
+func (s *clientStream) encodeForReplay(m *message.Message) error {
 	if s.sendAttempt != nil || s.info.unary() && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
 		return nil // a request does not change before Invoke returns, and a shared message never changes
 	}
@@ -411,7 +412,7 @@ func (s *clientStream) replayTooLargeLocked() bool {
 }
 
 // fitsReplay reports whether m fits a replay buffer of limit bytes.
-func fitsReplay(m *link.Message, limit int) bool {
+func fitsReplay(m *message.Message, limit int) bool {
 	n, err := m.Size()
 	return err == nil && n+link.MessageOverhead <= limit
 }
@@ -429,7 +430,7 @@ const (
 )
 
 // Encode is like the function encode, but puts small messages into r's memory.
-func (r *replayMemory) encode(m *link.Message) error {
+func (r *replayMemory) encode(m *message.Message) error {
 	if m.Bound() > 0 {
 		return nil // it is encoded
 	}
@@ -437,7 +438,7 @@ func (r *replayMemory) encode(m *link.Message) error {
 		at := len(r.last)
 		if b, ok := m.AppendWithin(r.last); ok {
 			r.last = b
-			*m = link.EncodedBytes(b[at:len(b):len(b)])
+			*m = message.EncodedBytes(b[at:len(b):len(b)])
 			return nil
 		}
 		if cap(r.last)-at >= roomToEncode {

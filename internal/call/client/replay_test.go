@@ -8,13 +8,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // What was kept does not change when more is, and small messages share memory.
 func TestReplayMemoryKeepsMessagesApart(t *testing.T) {
 	var r replayMemory
-	var kept []link.Message
+	var kept []message.Message
 	var want [][]byte
 	for i := range 300 {
 		size := i
@@ -26,7 +26,7 @@ func TestReplayMemoryKeepsMessagesApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		live := link.Live(v, codec.Proto())
+		live := message.Live(v, codec.Proto())
 		if err := r.encode(&live); err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestReplayMemoryKeepsMessagesApart(t *testing.T) {
 			t.Errorf("message %d has %d bytes, want %d: %v", i, len(got), len(want[i]), err)
 		}
 	}
-	small := link.Live(&testpb.Payload{Body: make([]byte, 20)}, codec.Proto())
+	small := message.Live(&testpb.Payload{Body: make([]byte, 20)}, codec.Proto())
 	if n := testing.AllocsPerRun(1000, func() { m := small; _ = r.encode(&m) }); n > 1 {
 		t.Errorf("%v allocations for a small message", n)
 	}

@@ -147,7 +147,7 @@ func TestRetriesWaitForTheBackoff(t *testing.T) {
 						return errAgain
 					}
 					b := startRetried(t, handlers{
-						Unary:  func(context.Context, *message) (*message, error) { return nil, fail() },
+						Unary:  func(context.Context, *msg) (*msg, error) { return nil, fail() },
 						Stream: func(grpc.ServerStream) error { return fail() },
 					}, 4, way)
 					var f finish
@@ -190,7 +190,7 @@ func TestAFailureThatIsNotRetriedHasItsDetails(t *testing.T) {
 		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				b := startRetried(t, handlers{
-					Unary:  func(ctx context.Context, _ *message) (*message, error) { return nil, fail(ctx) },
+					Unary:  func(ctx context.Context, _ *msg) (*msg, error) { return nil, fail(ctx) },
 					Stream: func(ss grpc.ServerStream) error { return fail(ss.Context()) },
 				}, 4, way)
 				if st := status.Convert(call(b.Client)); st.Code() != codes.NotFound || len(st.Details()) != 1 {
@@ -217,7 +217,7 @@ func TestLeavingInTheBackoff(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						var ran atomic.Int32
 						b := startRetried(t, handlers{
-							Unary:  func(context.Context, *message) (*message, error) { ran.Add(1); return nil, errAgain },
+							Unary:  func(context.Context, *msg) (*msg, error) { ran.Add(1); return nil, errAgain },
 							Stream: func(grpc.ServerStream) error { ran.Add(1); return errAgain },
 						}, 4, way)
 						ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
@@ -226,12 +226,12 @@ func TestLeavingInTheBackoff(t *testing.T) {
 						got := make(chan error)
 						go func() {
 							if unary {
-								got <- b.Invoke(ctx, unaryMethod, new(message), new(message), f.option())
+								got <- b.Invoke(ctx, unaryMethod, new(msg), new(msg), f.option())
 								return
 							}
 							cs, err := b.NewStream(ctx, streamDesc, streamMethod, f.option())
 							if err == nil {
-								err = cs.RecvMsg(new(message))
+								err = cs.RecvMsg(new(msg))
 							}
 							got <- err
 						}()
@@ -336,7 +336,7 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 					c.free(client, cs, cancel)
 					synctest.Wait()
 					f.want(t, c.want)
-					wantCode(t, cs.RecvMsg(new(message)), c.want)
+					wantCode(t, cs.RecvMsg(new(msg)), c.want)
 					if in.asked.Load() != 1 || len(client.streams) != 0 {
 						t.Errorf("%d attempts, open streams: %v", in.asked.Load(), len(client.streams) != 0)
 					}
@@ -378,7 +378,7 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 			previous = nil
 			transparent, policy := counters.TransparentRetries.Load(), counters.PolicyRetries.Load()
 			b := start(t, handlers{
-				Unary:  func(ctx context.Context, m *message) (*message, error) { return m, note(ctx) },
+				Unary:  func(ctx context.Context, m *msg) (*msg, error) { return m, note(ctx) },
 				Stream: func(ss grpc.ServerStream) error { return note(ss.Context()) },
 			}, nil, nil)
 			cfg := b.cfg
@@ -409,7 +409,7 @@ func TestAReplayThatGetsNoCreditEndsWithItsAttempt(t *testing.T) {
 						return errAgain
 					}
 					for range 5 {
-						if err := ss.RecvMsg(new(message)); err != nil {
+						if err := ss.RecvMsg(new(msg)); err != nil {
 							return err
 						}
 					}
@@ -427,7 +427,7 @@ func TestAReplayThatGetsNoCreditEndsWithItsAttempt(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := cs.RecvMsg(new(message)); err != io.EOF {
+				if err := cs.RecvMsg(new(msg)); err != io.EOF {
 					t.Error(err)
 				}
 				if n := attempts.Load(); n != 3 {
@@ -449,7 +449,7 @@ func TestPolicyRetryRaces(t *testing.T) {
 				b := startRetried(t, handlers{Stream: func(ss grpc.ServerStream) error {
 					n := int(attempts.Add(1))
 					for i := 0; ; i++ {
-						m := new(message)
+						m := new(msg)
 						if err := ss.RecvMsg(m); err == io.EOF {
 							if i != messages {
 								return status.Errorf(codes.DataLoss, "%d messages", i)
@@ -476,7 +476,7 @@ func TestPolicyRetryRaces(t *testing.T) {
 				leaves := seed%3 == 0
 				var all sync.WaitGroup
 				all.Go(func() {
-					m := new(message)
+					m := new(msg)
 					for i := range messages {
 						m.Value = append(m.Value[:0], byte(i))
 						if err := cs.SendMsg(m); err != nil {
@@ -502,9 +502,9 @@ func TestPolicyRetryRaces(t *testing.T) {
 				if seed%5 == 0 {
 					all.Go(func() { _, _ = cs.Header() })
 				}
-				err = cs.RecvMsg(new(message))
+				err = cs.RecvMsg(new(msg))
 				if err == nil {
-					err = cs.RecvMsg(new(message))
+					err = cs.RecvMsg(new(msg))
 				}
 				// As in grpc-go, the attempt's failure may come before the user's cancel.
 				if err != io.EOF && (!leaves || status.Code(err) != codes.Canceled && err.Error() != errAgain.Error()) {

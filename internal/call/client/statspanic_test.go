@@ -61,7 +61,7 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 					_ = s.SendMsg(wrapperspb.Bytes([]byte("x")))
 					_ = s.CloseSend()
 					for range 2 {
-						_ = s.RecvMsg(new(message))
+						_ = s.RecvMsg(new(msg))
 					}
 				}) {
 					t.Error("the stats handler was not told")
@@ -84,7 +84,7 @@ func TestOthersReceiveAfterAStatsHandlerHasEndedAGoroutine(t *testing.T) {
 	for what, leave := range map[string]func(){"panic": nil, "Goexit": runtime.Goexit} {
 		for who, receive := range map[string]func(grpc.ClientStream){
 			"Header":  func(s grpc.ClientStream) { _, _ = s.Header() },
-			"RecvMsg": func(s grpc.ClientStream) { _ = s.RecvMsg(new(message)) },
+			"RecvMsg": func(s grpc.ClientStream) { _ = s.RecvMsg(new(msg)) },
 		} {
 			t.Run(what+"/"+who, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestOthersReceiveAfterAStatsHandlerHasEndedAGoroutine(t *testing.T) {
 					}()
 					<-gone
 					for err = nil; err == nil; {
-						err = s.RecvMsg(new(message))
+						err = s.RecvMsg(new(msg))
 					}
 					_, _ = s.Header()
 					s.Trailer()
@@ -135,7 +135,7 @@ func TestAPanicInARetryEndsTheCall(t *testing.T) {
 			if !panics(func() { _ = s.SendMsg(request) }) {
 				t.Error("the call was not retried")
 			}
-			wantCode(t, s.RecvMsg(new(message)), codes.Internal)
+			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -192,10 +193,10 @@ func (s *clientStream) send(m any) error {
 	f := &s.sendFrame
 	f.Msg, f.HasMsg, f.EndSend = call.MessageOf(m, s.info.codec), true, !s.info.desc.ClientStreams
 	if s.given != nil {
-		f.Msg = link.EncodedBytes(s.given)
+		f.Msg = message.EncodedBytes(s.given)
 	}
 	s.sentLast = f.EndSend
-	defer func() { f.Msg = link.Message{} }()
+	defer func() { f.Msg = message.Message{} }()
 	if a, _ := s.currentAttempt(); s.info.maxSend < call.NoLimit {
 		if err := call.CheckSize(&f.Msg, s.info.maxSend, s.info.encoding, a.peer); err != nil {
 			return err
@@ -212,7 +213,7 @@ func (s *clientStream) send(m any) error {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
 	}
 	if err != nil {
-		if refused, ok := errors.AsType[*link.SendError](err); ok {
+		if refused, ok := errors.AsType[*message.SendError](err); ok {
 			return call.SendStatus(refused)
 		}
 		return io.EOF
@@ -308,11 +309,11 @@ func (s *clientStream) failRecvLocked(err error) error {
 
 // nextMessageLocked receives frames until there is a message in m, the end, or an error.
 func (s *clientStream) nextMessageLocked(m any) (got bool, err error) {
-	return s.receiveFrameLocked(link.Sink{Dst: call.Wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
+	return s.receiveFrameLocked(message.Sink{Dst: call.Wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }
 
 // receiveFrameLocked is nextMessageLocked for any sink. Without a Dst it also stops after a header.
-func (s *clientStream) receiveFrameLocked(to link.Sink) (got bool, err error) {
+func (s *clientStream) receiveFrameLocked(to message.Sink) (got bool, err error) {
 	for {
 		a := s.recvAttempt
 		if a == nil {
@@ -326,7 +327,7 @@ func (s *clientStream) receiveFrameLocked(to link.Sink) (got bool, err error) {
 
 // receiveFromLocked receives a frame from a. If done is false, it must be called again, perhaps with
 // another attempt.
-func (s *clientStream) receiveFromLocked(a *attempt, to link.Sink) (got, done bool, err error) {
+func (s *clientStream) receiveFromLocked(a *attempt, to message.Sink) (got, done bool, err error) {
 	f := &s.recvFrame
 	f.Sink = to
 	if a.peer.Local {
@@ -458,7 +459,7 @@ func (s *clientStream) onFinish(f func()) {
 }
 
 // Encodes implements [call.Encoder].
-func (s *clientStream) Encodes() (link.Codec, string) {
+func (s *clientStream) Encodes() (message.Codec, string) {
 	if a, _ := s.currentAttempt(); a.peer.Local {
 		return s.info.codec, ""
 	}
@@ -542,7 +543,7 @@ func (s *clientStream) receiveHeaderLocked() {
 		return
 	}
 	s.checkContext()
-	if _, err := s.receiveFrameLocked(link.Sink{}); err != nil {
+	if _, err := s.receiveFrameLocked(message.Sink{}); err != nil {
 		s.recvErr = err
 		if s.end != nil {
 			s.recvErr = nil // RecvMsg returns the status that arrived, as in grpc-go
@@ -606,7 +607,7 @@ func (s *clientStream) finishAborted(reason error) {
 		known := s.headerKnown
 		s.mu.Unlock()
 		if !known && s.end == nil && s.recvErr == nil {
-			_, _ = s.receiveFrameLocked(link.Sink{}) // does not wait: the stream is aborted
+			_, _ = s.receiveFrameLocked(message.Sink{}) // does not wait: the stream is aborted
 		}
 	})
 	s.finish(call.LinkStatus(reason))

@@ -214,7 +214,7 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				release := make(chan struct{})
-				b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) {
+				b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) {
 					<-release // ignores its context
 					return in, nil
 				}}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
@@ -251,7 +251,7 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 func TestADrainRefusesCallsThatWaitForAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) {
 			<-release
 			return in, nil
 		}}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
@@ -278,20 +278,20 @@ func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 			wantCode(t, err, codes.OK)
 			_, err = b.call(context.Background())
 			wantCode(t, err, codes.OK)
-			wantCode(t, b.Invoke(t.Context(), "/test.Service/None", new(message), new(message)), codes.Unimplemented)
-			wantCode(t, b.Invoke(t.Context(), streamMethod, new(message), new(message)), codes.OK)
+			wantCode(t, b.Invoke(t.Context(), "/test.Service/None", new(msg), new(msg)), codes.Unimplemented)
+			wantCode(t, b.Invoke(t.Context(), streamMethod, new(msg), new(msg)), codes.OK)
 			s, err := b.NewStream(t.Context(), streamDesc, "/test.Service/None")
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(message)), codes.Unimplemented)
+			wantCode(t, s.RecvMsg(new(msg)), codes.Unimplemented)
 			const odd = "\n" // which no handler sees
-			wantCode(t, b.Invoke(t.Context(), unaryMethod+odd, new(message), new(message)), codes.Internal)
+			wantCode(t, b.Invoke(t.Context(), unaryMethod+odd, new(msg), new(msg)), codes.Internal)
 			s, err = b.NewStream(t.Context(), streamDesc, streamMethod+odd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(message)), codes.Internal)
+			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 			synctest.Wait()
 		}
 		b.server.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -36,8 +37,8 @@ type serverCall struct {
 	conn   *serverConn
 	open   *link.CallHeader
 	method *method
-	codec  link.Codec  // of the messages
-	stats  *call.Stats // nil without a stats handler
+	codec  message.Codec // of the messages
+	stats  *call.Stats   // nil without a stats handler
 
 	// Exactly one of the two is set.
 	unary   *inproc.Call
@@ -219,7 +220,7 @@ func (c *serverCall) popHeaderLocked() metadata.MD {
 	}
 	if c.more.encoding != "" {
 		h = call.Join(nil, h) // drops the EncodingKey of a header that restoreHeader has taken back
-		if c.more.encoding != link.Compressor(c.open.Encoding) {
+		if c.more.encoding != message.Compressor(c.open.Encoding) {
 			h[link.EncodingKey] = []string{c.more.encoding}
 		}
 	}
@@ -278,9 +279,9 @@ func (c *serverCall) brokenError(err error) error {
 	switch e := err.(type) {
 	case nil:
 		return nil
-	case *link.SendError:
+	case *message.SendError:
 		return call.LinkStatus(err)
-	case *link.RecvError:
+	case *message.RecvError:
 		if e.Err == nil || e.Err != c.Err() { // otherwise the call has ended, and that has ended the decoding
 			return call.LinkStatus(err)
 		}
@@ -353,7 +354,7 @@ func (c *serverCall) maxRecv() int { return c.conn.server.opts.MaxRecv }
 func (c *serverCall) maxSend() int { return c.conn.server.opts.MaxSend }
 
 // checkSend returns an error if m exceeds the server's limit.
-func (c *serverCall) checkSend(m *link.Message) error {
+func (c *serverCall) checkSend(m *message.Message) error {
 	if c.maxSend() >= call.NoLimit {
 		return nil
 	}
@@ -380,7 +381,7 @@ func validTrailer(md metadata.MD) error {
 }
 
 // Encodes implements [call.Encoder].
-func (c *serverCall) Encodes() (link.Codec, string) {
+func (c *serverCall) Encodes() (message.Codec, string) {
 	if c.conn.peer.Local {
 		return c.codec, ""
 	}
@@ -402,7 +403,7 @@ const acceptKey = "grpc-accept-encoding"
 
 // installed reports whether the server can decompress requests compressed with name.
 func installed(name string) bool {
-	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
+	return message.Compressor(name) == "" || encoding.GetCompressor(name) != nil
 }
 
 // newCarried returns a call of m that s carries.

@@ -24,8 +24,8 @@ import (
 // Whatever that goroutine does, the call keeps the handler's status.
 func TestReturnedHandlerDoesNotChangeStatus(t *testing.T) {
 	for name, stray := range map[string]func(grpc.ServerStream){
-		"receives":     func(ss grpc.ServerStream) { _ = ss.RecvMsg(new(message)) },
-		"sends":        func(ss grpc.ServerStream) { _ = ss.SendMsg(new(message)) },
+		"receives":     func(ss grpc.ServerStream) { _ = ss.RecvMsg(new(msg)) },
+		"sends":        func(ss grpc.ServerStream) { _ = ss.SendMsg(new(msg)) },
 		"sends header": func(ss grpc.ServerStream) { _ = ss.SendHeader(metadata.Pairs("late", "1")) },
 		"sets trailer": func(ss grpc.ServerStream) { ss.SetTrailer(metadata.Pairs("late", "1")) },
 	} {
@@ -48,7 +48,7 @@ func TestReturnedHandlerDoesNotChangeStatus(t *testing.T) {
 				if len(r.Ends) != 0 || s.Context().Err() != nil {
 					t.Errorf("the call is over (%v, context %v) before its messages were received", r.Ends, s.Context().Err())
 				}
-				m := new(message)
+				m := new(msg)
 				if err := s.RecvMsg(m); err != nil || string(m.Value) != "reply" {
 					t.Errorf("%v, %v", m, err)
 				}
@@ -83,7 +83,7 @@ func TestMetadataOfAStatsHandlerThatIsInvalid(t *testing.T) {
 }
 
 func TestAStatusQuotesTheBeginningOfALongName(t *testing.T) {
-	err := start(t, handlers{}, nil, nil).Invoke(t.Context(), unaryMethod+strings.Repeat("a", 300), wrapperspb.Bytes(nil), new(message))
+	err := start(t, handlers{}, nil, nil).Invoke(t.Context(), unaryMethod+strings.Repeat("a", 300), wrapperspb.Bytes(nil), new(msg))
 	if m := status.Convert(err).Message(); len(m) > 350 || !strings.Contains(m, "aaa... for service") {
 		t.Errorf("%v", err)
 	}
@@ -110,7 +110,7 @@ func TestAStreamThatBreaksAtOnceLetsGoOfItsContext(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, s.RecvMsg(new(message)), codes.Unavailable)
+		wantCode(t, s.RecvMsg(new(msg)), codes.Unavailable)
 		if waiting != 0 {
 			t.Errorf("%d functions still wait for the context of a call that is over", waiting)
 		}
@@ -131,7 +131,7 @@ func TestAStreamLetsGoOfItsContext(t *testing.T) {
 			t.Errorf("%d wait for the context of a stream", waiting)
 		}
 		_ = s.CloseSend()
-		if err := s.RecvMsg(new(message)); err != io.EOF {
+		if err := s.RecvMsg(new(msg)); err != io.EOF {
 			t.Fatal(err)
 		}
 		if waiting != 0 {
@@ -147,7 +147,7 @@ func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 		"streamed": func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+			b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}}, nil, cc)

@@ -85,7 +85,7 @@ func calls(t *testing.T, d *grpc.ServiceDesc, method string, s link.Stream) *ser
 // The transport stream of a unary call is freed once, when the handler has returned. That of a stream is
 // not: its handler may have kept the stream. Nor is it after a handler that has exited.
 func TestTheCarrierOfAUnaryCallIsFreed(t *testing.T) {
-	receives := func(k kept) (any, error) { return new(message), k.dec(new(message)) }
+	receives := func(k kept) (any, error) { return new(msg), k.dec(new(msg)) }
 	for name, c := range map[string]struct {
 		handler func(kept) (any, error)
 		method  string
@@ -115,12 +115,12 @@ func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &freeable{t: t}
 		var k kept
-		c := calls(t, keeping(func(got kept) (any, error) { k = got; return new(message), nil }), unaryMethod, s)
+		c := calls(t, keeping(func(got kept) (any, error) { k = got; return new(msg), nil }), unaryMethod, s)
 		synctest.Wait()
 		if s.freed.Load() != 1 {
 			t.Fatal("the transport stream was not freed")
 		}
-		if err := k.dec(new(message)); status.Code(err) != codes.Canceled {
+		if err := k.dec(new(msg)); status.Code(err) != codes.Canceled {
 			t.Errorf("to receive the request fails with %v, want Canceled", err)
 		}
 		for what, err := range map[string]error{
@@ -142,7 +142,7 @@ func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 // A goroutine that still uses the transport stream when the handler returns keeps it from being freed.
 func TestTheCarrierIsFreedWhenTheLastUserHasFinished(t *testing.T) {
 	for name, use := range map[string]func(kept, *serverConn){
-		"the decoder": func(k kept, _ *serverConn) { _ = k.dec(new(message)) },
+		"the decoder": func(k kept, _ *serverConn) { _ = k.dec(new(msg)) },
 		"an abort":    func(_ kept, c *serverConn) { c.Closed(errStopped) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 			t.Run(fmt.Sprintf("%d on the %s", n, side), func(t *testing.T) {
 				var got trace
 				h := handlers{
-					Unary: func(_ context.Context, in *message) (*message, error) {
+					Unary: func(_ context.Context, in *msg) (*msg, error) {
 						got.pass("unary")
 						return in, nil
 					},
@@ -61,7 +61,7 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := s.RecvMsg(new(message)); err == nil {
+				if err := s.RecvMsg(new(msg)); err == nil {
 					t.Error("a message arrived")
 				}
 				b.server.GracefulStop() // waits until a stream's interceptors have returned

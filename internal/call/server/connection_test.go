@@ -8,7 +8,7 @@ import (
 type connectionKey struct{} // has the right name, but in the wrong package
 
 func TestOnlyThatKeyFindsTheConnection(t *testing.T) {
-	b := start(t, handlers{Unary: func(ctx context.Context, m *message) (*message, error) {
+	b := start(t, handlers{Unary: func(ctx context.Context, m *msg) (*msg, error) {
 		for _, key := range []any{nil, 1, "transport.connectionKey", connectionKey{}, struct{}{}} {
 			if v := ctx.Value(key); v != nil {
 				t.Errorf("%T: %v", key, v)

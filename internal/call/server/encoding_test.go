@@ -25,7 +25,7 @@ func (w wayward) Marshal(any) ([]byte, error) {
 }
 
 func (wayward) Unmarshal(b []byte, v any) error {
-	v.(*message).Value = append([]byte(nil), b...)
+	v.(*msg).Value = append([]byte(nil), b...)
 	return nil
 }
 
@@ -51,7 +51,7 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var derived context.Context
-				b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+				b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 					var cancel context.CancelFunc
 					derived, cancel = context.WithCancel(ctx)
 					t.Cleanup(cancel)
@@ -87,7 +87,7 @@ func TestNoReplyOvertakesItsHeader(t *testing.T) {
 	for name, client := range map[string]func(*clientSetup){"at once": nil, "over a stream": overStreams} {
 		t.Run(name, func(t *testing.T) {
 			sent := make(chan error, 1)
-			b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+			b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 				go func() { sent <- grpc.SendHeader(ctx, metadata.Pairs("k", "v")) }()
 				runtime.Gosched()
 				return in, nil

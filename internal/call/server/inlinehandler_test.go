@@ -84,7 +84,7 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		server := New(limited(0), Config{})
-		server.Register(&desc, handlers{Unary: func(context.Context, *message) (*message, error) {
+		server.Register(&desc, handlers{Unary: func(context.Context, *msg) (*msg, error) {
 			<-release
 			return nil, context.Canceled
 		}}, nil)
@@ -132,7 +132,7 @@ func TestAReaderDoesNotWaitForAPlaceWhileCallsWaitForIt(t *testing.T) {
 		const limit = 3
 		server := New(limited(limit), Config{})
 		var ran atomic.Int32
-		server.Register(&desc, handlers{Unary: func(context.Context, *message) (*message, error) {
+		server.Register(&desc, handlers{Unary: func(context.Context, *msg) (*msg, error) {
 			ran.Add(1)
 			return nil, context.Canceled
 		}}, nil)
@@ -177,7 +177,7 @@ func TestCallsThatComeWhileOthersWaitForAPlaceRun(t *testing.T) {
 		release := make(chan struct{})
 		var ran atomic.Int32
 		blocks := false
-		server.Register(&desc, handlers{Unary: func(context.Context, *message) (*message, error) {
+		server.Register(&desc, handlers{Unary: func(context.Context, *msg) (*msg, error) {
 			if blocks {
 				<-release
 			}

@@ -92,7 +92,7 @@ func TestHandlersAreLabelledAndCallersKeepTheirLabels(t *testing.T) {
 	t.Setenv(labelsVariable, "grpc.method=true")
 	eachPlacement(t, func(t *testing.T, place func(*options.Server), ctx context.Context, _ bool) {
 		b := start(t, handlers{
-			Unary: func(ctx context.Context, in *message) (*message, error) {
+			Unary: func(ctx context.Context, in *msg) (*msg, error) {
 				wantLabels(t, "unary handler", ctx, map[string]string{"grpc.method": unaryMethod})
 				return in, nil
 			},
@@ -106,7 +106,7 @@ func TestHandlersAreLabelledAndCallersKeepTheirLabels(t *testing.T) {
 			wantCode(t, err, codes.OK)
 			s, err := b.NewStream(ctx, streamDesc, streamMethod)
 			wantCode(t, err, codes.OK)
-			if err := s.RecvMsg(new(message)); err != io.EOF {
+			if err := s.RecvMsg(new(msg)); err != io.EOF {
 				t.Errorf("the stream ended with %v", err)
 			}
 		}
@@ -121,7 +121,7 @@ func TestHandlersAreLabelledAndCallersKeepTheirLabels(t *testing.T) {
 
 func TestACallerKeepsLabelsThatItsContextDoesNotKnow(t *testing.T) {
 	t.Setenv(labelsVariable, "all")
-	b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+	b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 		wantLabels(t, "handler", ctx, map[string]string{"grpc.method": unaryMethod})
 		return in, nil
 	}}, nil, nil)
@@ -134,7 +134,7 @@ func TestACallerKeepsLabelsThatItsContextDoesNotKnow(t *testing.T) {
 
 func TestACallerWhoseHandlerPanicsKeepsItsLabels(t *testing.T) {
 	t.Setenv(labelsVariable, "all")
-	b := start(t, handlers{Unary: func(context.Context, *message) (*message, error) { panic("a handler's") }},
+	b := start(t, handlers{Unary: func(context.Context, *msg) (*msg, error) { panic("a handler's") }},
 		func(c *options.Server) { c.PlaceHandlers = options.Inline }, nil)
 	pprof.Do(context.Background(), pprof.Labels("caller", "1"), func(ctx context.Context) {
 		func() {
@@ -153,7 +153,7 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 				runtime.Gosched() // a worker of the last test's server is about to exit
 			}
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) { return in, nil }}, onWorkers, nil)
+				b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) { return in, nil }}, onWorkers, nil)
 				pprof.Do(t.Context(), pprof.Labels("caller", "1"), func(ctx context.Context) {
 					_, err := b.call(ctx)
 					wantCode(t, err, codes.OK)
@@ -172,7 +172,7 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 func TestWithoutTheVariableNothingIsLabelled(t *testing.T) {
 	t.Setenv(labelsVariable, "")
 	eachPlacement(t, func(t *testing.T, place func(*options.Server), ctx context.Context, onCaller bool) {
-		b := start(t, handlers{Unary: func(ctx context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 			want := "{}"
 			if onCaller {
 				want = `{"caller":"1"}`

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 // The service of the tests.
 type (
-	message  = callservice.Message
+	msg      = callservice.Message
 	handlers = callservice.Handlers
 )
 
@@ -85,8 +85,8 @@ func start(t testing.TB, h handlers, sc func(*options.Server), cc func(*clientSe
 }
 
 // call makes a unary call.
-func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, error) {
-	reply := new(message)
+func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*msg, error) {
+	reply := new(msg)
 	err := b.Invoke(ctx, unaryMethod, wrapperspb.Bytes([]byte("request")), reply, opts...)
 	return reply, err
 }

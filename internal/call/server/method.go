@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -24,7 +24,7 @@ type method struct {
 	runsOnCaller bool             // goroutines of callers in this process may run loop's tasks
 	unary        *grpc.MethodDesc // nil for streaming methods
 	stream       *grpc.StreamDesc
-	codec        link.Codec     // of forwarded streams; nil for the call's
+	codec        message.Codec  // of forwarded streams; nil for the call's
 	refusal      *status.Status // status of all calls, if there is no such method
 	invalid      bool           // the name is not valid in a header: calls are refused
 	handlerTime  handlerTime    // of unary methods
@@ -92,7 +92,7 @@ func (t *handlerTime) ran(d time.Duration) {
 // A forward forwards the calls to services that a server does not have, as bytes.
 type forward struct {
 	*options.Forward
-	codec link.Codec
+	codec message.Codec
 
 	once    sync.Once
 	streams map[string]*grpc.StreamDesc // by full method name

@@ -21,6 +21,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -40,12 +41,12 @@ type Config struct {
 type Server struct {
 	opts      *options.Server
 	cfg       Config
-	forward   *forward   // nil if no calls are forwarded
-	forced    link.Codec // of all calls; nil for that of the content-subtype
+	forward   *forward      // nil if no calls are forwarded
+	forced    message.Codec // of all calls; nil for that of the content-subtype
 	unary     grpc.UnaryServerInterceptor
 	stream    grpc.StreamServerInterceptor
 	stats     stats.Handler
-	codec     link.Codec // of calls with no or an unknown content-subtype
+	codec     message.Codec // of calls with no or an unknown content-subtype
 	scheduler scheduler
 
 	mu       sync.Mutex
@@ -263,7 +264,7 @@ func quotable(name string) string {
 }
 
 // codecOf returns the codec of the messages of a call of m.
-func (s *Server) codecOf(m *method, o *link.CallHeader) link.Codec {
+func (s *Server) codecOf(m *method, o *link.CallHeader) message.Codec {
 	if m.codec != nil {
 		return m.codec
 	}
@@ -276,7 +277,7 @@ func (s *Server) codecOf(m *method, o *link.CallHeader) link.Codec {
 
 // codecFor returns the codec of a content-subtype: the configured one, otherwise the subtype's,
 // otherwise the default.
-func (s *Server) codecFor(subtype string) link.Codec {
+func (s *Server) codecFor(subtype string) message.Codec {
 	if s.forced != nil {
 		return s.forced
 	}
@@ -287,7 +288,7 @@ func (s *Server) codecFor(subtype string) link.Codec {
 }
 
 // codecNamed returns the codec of a content-subtype, nil if there is none.
-func codecNamed(subtype string) link.Codec {
+func codecNamed(subtype string) message.Codec {
 	if subtype == "" || len(subtype) > maxName {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A serverStream is the server's side of a call of a streaming method. It is the handler's
@@ -70,26 +71,26 @@ func (s *serverStream) send(m any) (unsent bool, err error) {
 	f := &s.sendFrame
 	f.Msg, f.HasMsg = call.MessageOf(m, c.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
-		f.Msg = link.Message{}
+		f.Msg = message.Message{}
 		return true, err
 	}
 	if err := c.Err(); err != nil {
 		return false, call.ContextStatus(err)
 	}
 	if err := c.stats.Prepare(&f.Msg); err != nil {
-		f.Msg = link.Message{}
+		f.Msg = message.Message{}
 		return true, c.brokenError(err)
 	}
 	f.Header = s.header()
 	header := f.Header
 	err = s.transportStream.Send(f)
-	if _, unsent = err.(*link.SendError); unsent {
+	if _, unsent = err.(*message.SendError); unsent {
 		c.restoreHeader(header)
 	} else {
 		s.headerOut = true
 	}
 	sent := f.Msg
-	f.Msg, f.Header = link.Message{}, nil
+	f.Msg, f.Header = message.Message{}, nil
 	if err != nil {
 		return unsent, c.brokenError(err)
 	}

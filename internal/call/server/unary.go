@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // readRequest decodes the request into dst. Generated code calls it.
@@ -23,13 +24,13 @@ func (c *serverCall) readRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return call.ContextStatus(err)
 	}
-	to := link.Sink{Dst: dst, Codec: codec.Until(c.codec, c), Limit: c.maxRecv(), Compressor: c.open.Encoding}
+	to := message.Sink{Dst: dst, Codec: codec.Until(c.codec, c), Limit: c.maxRecv(), Compressor: c.open.Encoding}
 	err := c.unary.Take(&to)
 	if err == nil {
 		c.stats.Received(dst, c.codec, to.Size)
 		return nil
 	}
-	if send, ok := errors.AsType[*link.SendError](err); ok {
+	if send, ok := errors.AsType[*message.SendError](err); ok {
 		// The request cannot be encoded: the caller gets this error.
 		c.unary.Abort(send)
 		return call.ContextStatus(context.Canceled)
@@ -99,7 +100,7 @@ func freeFrame(f *link.Frame) {
 
 // transmit sends a header, the reply of a unary method, and the end, each unless it is nil. After a
 // reply the end follows at once.
-func (c *serverCall) transmit(header metadata.MD, reply *link.Message, end *link.End) error {
+func (c *serverCall) transmit(header metadata.MD, reply *message.Message, end *link.End) error {
 	r := c.carried
 	if r == nil {
 		return c.unary.Send(header, reply, end)
@@ -256,7 +257,7 @@ func (r *carried) next(m any, f *link.Frame) error {
 	if err := c.Err(); err != nil {
 		r.transportStream.Abort(err)
 	}
-	f.Sink = link.Sink{Dst: call.Wanted(m), Codec: codec.Until(c.codec, c), Limit: c.maxRecv()}
+	f.Sink = message.Sink{Dst: call.Wanted(m), Codec: codec.Until(c.codec, c), Limit: c.maxRecv()}
 	if c.conn.peer.Local {
 		f.Compressor = c.open.Encoding
 	}

@@ -29,7 +29,7 @@ func (b *bed) idleWorkers() int {
 func TestAWorkerIsUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := make(map[string]int)
-		b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) {
 			seen[goroutine()]++
 			return in, nil
 		}}, onWorkers, nil)
@@ -70,7 +70,7 @@ func TestABurstOfCallsLeavesABoundedNumberOfWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		release := make(chan struct{})
-		b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) {
 			running.Done()
 			<-release
 			return in, nil
@@ -117,7 +117,7 @@ func TestAWorkerRunsTheCallsThatHaveCome(t *testing.T) {
 
 func TestNoCallWaitsForAHandlerThatExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, handlers{Unary: func(context.Context, *message) (*message, error) {
+		b := start(t, handlers{Unary: func(context.Context, *msg) (*msg, error) {
 			runtime.Goexit()
 			return nil, nil
 		}}, onWorkers, nil)
@@ -137,7 +137,7 @@ func TestStopEndsWorkers(t *testing.T) {
 		var running sync.WaitGroup
 		release, late := make(chan struct{}), make(chan struct{})
 		b := start(t, handlers{
-			Unary: func(_ context.Context, in *message) (*message, error) {
+			Unary: func(_ context.Context, in *msg) (*msg, error) {
 				running.Done()
 				<-release
 				return in, nil
@@ -168,7 +168,7 @@ func TestGoexitEndsCallAndWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exit := true
 		b := start(t, handlers{
-			Unary: func(_ context.Context, in *message) (*message, error) {
+			Unary: func(_ context.Context, in *msg) (*msg, error) {
 				if exit {
 					runtime.Goexit()
 				}
@@ -186,7 +186,7 @@ func TestGoexitEndsCallAndWorker(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(message)), codes.Internal)
+			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 			synctest.Wait()
 		}
 		if n := b.idleWorkers(); n != 0 {
@@ -231,7 +231,7 @@ func TestUnusedWorkersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		var release chan struct{}
-		b := start(t, handlers{Unary: func(_ context.Context, in *message) (*message, error) {
+		b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) {
 			running.Done()
 			<-release
 			return in, nil

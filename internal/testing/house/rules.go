@@ -29,30 +29,31 @@ var Imports = []Rule{
 	{Pkg: "internal/goid"},
 	{Pkg: "internal/scmrights"},
 	{Pkg: "internal/counters"},
-	{Pkg: "internal/link", May: []string{"internal/counters", "internal/wait"}},
+	{Pkg: "internal/message"},
+	{Pkg: "internal/link", May: []string{"internal/counters", "internal/message", "internal/wait"}},
 	// It has all that needs more of grpc-go than its public interfaces promise.
 	{Pkg: "internal/grpcinside", May: []string{"internal/link"}},
 	// What reads an option imports it.
 	{Pkg: "internal/options", May: []string{"internal/durations", "internal/link"}},
 	{Pkg: "internal/registry", May: []string{"internal/link", "internal/options"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
+	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/message", "internal/wire"}},
 	{Pkg: "internal/lifecycle", May: []string{"internal/durations", "internal/options"}},
-	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/encoded", "internal/lifecycle", "internal/link", "internal/mux/waits", "internal/options", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/counters", "internal/encoded", "internal/lifecycle", "internal/link", "internal/message", "internal/mux/waits", "internal/options", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
-	{Pkg: "internal/codec/...", May: []string{"internal/grpcinside", "internal/link"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/grpcinside", "internal/link", "internal/message"}},
 	// What both sides of a call share. Neither side imports the other.
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/grpcinside", "internal/link", "internal/wait"}},
-	{Pkg: "internal/call/client", May: []string{"internal/call", "internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/grpcinside", "internal/link", "internal/message", "internal/wait"}},
+	{Pkg: "internal/call/client", May: []string{"internal/call", "internal/codec", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/message", "internal/options", "internal/wait"}},
 	// A unary call in process is one object of both sides, which inproc has.
-	{Pkg: "internal/call/server", May: []string{"internal/call", "internal/codec", "internal/grpcinside", "internal/link", "internal/options", "internal/transport/inproc", "internal/wait"}},
+	{Pkg: "internal/call/server", May: []string{"internal/call", "internal/codec", "internal/grpcinside", "internal/link", "internal/message", "internal/options", "internal/transport/inproc", "internal/wait"}},
 
 	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
-	{Pkg: "internal/balance", May: []string{"internal/call", "internal/call/client", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
+	{Pkg: "internal/balance", May: []string{"internal/call", "internal/call/client", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/message", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
-	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
-	{Pkg: "internal/relay", May: []string{"internal/link"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/message", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo"}},
+	{Pkg: "internal/relay", May: []string{"internal/link", "internal/message"}},
 	{Pkg: "internal/grpcserver", May: []string{"internal/counters", "internal/grpcinside", "internal/link", "internal/options", "internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/options", "internal/wait"}},
 
@@ -62,18 +63,18 @@ var Imports = []Rule{
 	// It implements net.Conn, and targets and web pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/mux", "internal/options", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/message", "internal/mux", "internal/options", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
-	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/options", "internal/wait"}},
+	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/message", "internal/options", "internal/wait"}},
 
 	{Pkg: "loop", May: []string{"internal/durations", "internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
-	{Pkg: "forward", May: []string{".", "internal/link", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
+	{Pkg: "forward", May: []string{".", "internal/link", "internal/message", "internal/options", "internal/relay", "internal/transport/grpcgo", "internal/transport/sock"}},
 	{Pkg: "metrics/...", May: []string{"internal/counters", "metrics/..."}},
 
 	// It is a module, which the command requires.
-	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/lifecycle", "internal/link", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
+	{Pkg: "quic/...", May: []string{".", "internal/counters", "internal/durations", "internal/encoded", "internal/lifecycle", "internal/link", "internal/message", "internal/options", "internal/registry", "internal/wait", "internal/wire", "quic/..."}},
 
 	// The root package ties them together.
 	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},
@@ -86,7 +87,7 @@ var Imports = []Rule{
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
 	{Pkg: "internal/testing/asking", May: []string{"internal/transport/sock"}},
-	{Pkg: "internal/testing/...", May: []string{"internal/goid", "internal/link", "internal/testing/needs", "internal/wait"}},
+	{Pkg: "internal/testing/...", May: []string{"internal/goid", "internal/link", "internal/message", "internal/testing/needs", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
 	{Pkg: "test"},
 

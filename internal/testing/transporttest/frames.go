@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -167,7 +168,7 @@ func captured(b *bed) {
 				settle()
 			}
 			m := wrapperspb.Bytes([]byte("aaaa"))
-			f := &link.Frame{Msg: link.Live(m, b.suite.Codec), HasMsg: true}
+			f := &link.Frame{Msg: message.Live(m, b.suite.Codec), HasMsg: true}
 			<-s[0].start(func() {
 				if err := s[0].Send(f); err != nil {
 					b.Error(err)
@@ -245,8 +246,8 @@ func withoutDst(b *bed) {
 
 func sendError(b *bed) {
 	for _, s := range b.both() {
-		bad := &link.Frame{Msg: link.Live(wrapperspb.String("\xff"), b.suite.Codec), HasMsg: true}
-		var refused *link.SendError
+		bad := &link.Frame{Msg: message.Live(wrapperspb.String("\xff"), b.suite.Codec), HasMsg: true}
+		var refused *message.SendError
 		if err := s[0].send(bad); !errors.As(err, &refused) {
 			b.Errorf("Send returns %v, want a SendError", err)
 		}
@@ -290,14 +291,14 @@ func recvError(b *bed) {
 				done = s[1].start(small)
 			}
 			<-done
-			var refused *link.RecvError
+			var refused *message.RecvError
 			if !errors.As(err, &refused) || refused.Size != 203 || refused.Limit != 100 || refused.Err != nil {
 				b.Errorf("Recv returns %v, want a RecvError with size and limit", err)
 			}
 			s[1].wants('b', 50)
 
 			// Bytes that do not decode as the receiver's type.
-			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.Bytes([]byte{0xff}), b.suite.Codec), HasMsg: true})
+			s[0].must(&link.Frame{Msg: message.Live(wrapperspb.Bytes([]byte{0xff}), b.suite.Codec), HasMsg: true})
 			s[0].must(b.message('c', 50))
 			<-s[1].start(func() {
 				f := &link.Frame{Sink: b.sink(new(wrapperspb.StringValue))}
@@ -427,7 +428,7 @@ func afterEnd(b *bed) {
 
 // foreign is a codec that does not copy, so that messages must be decoded.
 type foreign struct {
-	link.Codec
+	message.Codec
 	decoding chan struct{} // closed when Decode begins
 	decode   chan struct{} // Decode waits until this is closed
 }
@@ -437,7 +438,7 @@ func (f *foreign) Copies(any) bool                      { return false }
 func (f *foreign) New(any) any                          { return nil }
 func (f *foreign) Move(dst, src any) bool               { return false }
 
-func (f *foreign) Decode(data link.Data, v any) (bool, error) {
+func (f *foreign) Decode(data message.Data, v any) (bool, error) {
 	close(f.decoding)
 	<-f.decode
 	return f.Codec.Decode(data, v)
@@ -451,7 +452,7 @@ func ownCodec(b *bed) {
 			c := &foreign{b.suite.Codec, make(chan struct{}), make(chan struct{})}
 			got := new(wrapperspb.StringValue)
 			receive := func() {
-				if err := s[1].message(&link.Frame{Sink: link.Sink{Dst: got, Codec: c, Limit: 100}}); err != nil {
+				if err := s[1].message(&link.Frame{Sink: message.Sink{Dst: got, Codec: c, Limit: 100}}); err != nil {
 					b.Error(err)
 				}
 			}
@@ -461,7 +462,7 @@ func ownCodec(b *bed) {
 				settle()
 			}
 			// Send must return although Decode waits.
-			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.String("hello"), c), HasMsg: true})
+			s[0].must(&link.Frame{Msg: message.Live(wrapperspb.String("hello"), c), HasMsg: true})
 			if !parked {
 				done = s[1].start(receive)
 			}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A Suite tests the streams of one transport.
@@ -24,7 +25,7 @@ type Suite struct {
 	Window int
 
 	// Codec encodes protobuf messages.
-	Codec link.Codec
+	Codec message.Codec
 
 	// Without lists the cases that the transport does not pass, with the reason.
 	Without map[string]string
@@ -171,12 +172,12 @@ func (b *bed) message(c byte, n int) *link.Frame {
 	for i := range body {
 		body[i] = c
 	}
-	return &link.Frame{Msg: link.Live(wrapperspb.Bytes(body), b.suite.Codec), HasMsg: true}
+	return &link.Frame{Msg: message.Live(wrapperspb.Bytes(body), b.suite.Codec), HasMsg: true}
 }
 
-// sink returns a link.Sink that decodes a message into dst.
-func (b *bed) sink(dst any) link.Sink {
-	return link.Sink{Dst: dst, Codec: b.suite.Codec, Limit: 1 << 30}
+// sink returns a message.Sink that decodes a message into dst.
+func (b *bed) sink(dst any) message.Sink {
+	return message.Sink{Dst: dst, Codec: b.suite.Codec, Limit: 1 << 30}
 }
 
 // A result merges the frames received by one call of receive.

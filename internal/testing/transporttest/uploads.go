@@ -8,12 +8,13 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // Uploads are calls that send some messages and wait for their end. Their callee is a [Sink].
 type Uploads struct {
 	*testing.T
-	codec   link.Codec
+	codec   message.Codec
 	size    int
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -22,7 +23,7 @@ type Uploads struct {
 
 // Upload makes uploads with messages of size bytes, n at a time, from each of sides in turn, until
 // the session refuses calls. It is an error if an upload that was opened fails.
-func Upload(t *testing.T, codec link.Codec, n, size int, sides ...link.Session) *Uploads {
+func Upload(t *testing.T, codec message.Codec, n, size int, sides ...link.Session) *Uploads {
 	u := &Uploads{T: t, codec: codec, size: size}
 	for i := range n {
 		u.running.Go(func() { u.make(sides[i%len(sides)]) })
@@ -65,7 +66,7 @@ func (u *Uploads) make(s link.Session) {
 
 func (u *Uploads) upload(st link.Stream) error {
 	for range 3 {
-		m := link.Live(wrapperspb.Bytes(make([]byte, u.size)), u.codec)
+		m := message.Live(wrapperspb.Bytes(make([]byte, u.size)), u.codec)
 		if err := st.Send(&link.Frame{Msg: m, HasMsg: true}); err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func (u *Uploads) upload(st link.Stream) error {
 	if err := st.Send(&link.Frame{EndSend: true}); err != nil {
 		return err
 	}
-	f := &link.Frame{Sink: link.Sink{Dst: new(wrapperspb.BytesValue), Codec: u.codec, Limit: 10}}
+	f := &link.Frame{Sink: message.Sink{Dst: new(wrapperspb.BytesValue), Codec: u.codec, Limit: 10}}
 	for f.End == nil {
 		if err := st.Recv(f); err != nil {
 			return err
@@ -85,13 +86,13 @@ func (u *Uploads) upload(st link.Stream) error {
 // A Sink is a [link.Acceptor] that receives what each stream sends, and then ends it.
 type Sink struct {
 	Accepter // nil
-	Codec    link.Codec
+	Codec    message.Codec
 }
 
 // HandleStream implements [link.Acceptor].
 func (k Sink) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	go func() {
-		f := &link.Frame{Sink: link.Sink{Dst: new(wrapperspb.BytesValue), Codec: k.Codec, Limit: 1 << 20}}
+		f := &link.Frame{Sink: message.Sink{Dst: new(wrapperspb.BytesValue), Codec: k.Codec, Limit: 1 << 20}}
 		for !f.EndSend {
 			if s.Recv(f) != nil {
 				return

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // Codec is the codec that a *grpc.Server with [Handler] needs.
@@ -109,7 +110,7 @@ func (st *callee) Send(f *link.Frame) error {
 	if err := st.state(); err != nil {
 		return err
 	}
-	var m link.Message
+	var m message.Message
 	if f.HasMsg {
 		var err error
 		if m, err = f.Msg.Freeze(); err != nil {

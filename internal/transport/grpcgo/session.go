@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -95,8 +96,8 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	delete(c.Header, "content-type")
 	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {
-		received := link.Encoded(reply)
-		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		received := message.Encoded(reply)
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
 		c.ReplyError = received.DecodeInto(&to)
 		received.Free()
 		c.Replied, c.ReplySize = true, to.Size

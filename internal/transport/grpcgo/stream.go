@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A side is what both sides of a call have.
@@ -34,7 +35,7 @@ func (s *side) OnAbort(f func(error)) {
 
 // decode decodes the message m into f.
 func decode(m mem.BufferSlice, f *link.Frame) error {
-	received := link.Encoded(m)
+	received := message.Encoded(m)
 	err := received.DecodeInto(&f.Sink)
 	received.Free()
 	f.Got = err == nil
@@ -189,7 +190,7 @@ var errNotRaw = errors.New("grpcgo: the message is not in encoded form")
 func (rawCodec) Name() string { return "" }
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	m, ok := v.(*link.Message)
+	m, ok := v.(*message.Message)
 	if !ok {
 		return nil, errNotRaw
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
@@ -123,7 +124,7 @@ func TestAHeaderDoesNotWaitForAMessage(t *testing.T) {
 	if err := callee.Send(&link.Frame{Header: metadata.MD{"a": {"b"}}}); err != nil {
 		t.Fatal(err)
 	}
-	f := link.Frame{Sink: link.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1000}}
+	f := link.Frame{Sink: message.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1000}}
 	if err := caller.Recv(&f); err != nil || f.Header == nil || f.Got || f.End != nil {
 		t.Fatalf("%+v, %v; want the header alone", f, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -34,9 +35,9 @@ type Call struct {
 	Callee Callee
 
 	state   atomic.Uint32
-	encoded *link.Message // a reply that the caller decodes itself
-	parker  wait.Parker   // the caller's; written before the waiting bit is set
-	reason  error         // why the call was aborted; written before the aborted bit
+	encoded *message.Message // a reply that the caller decodes itself
+	parker  wait.Parker      // the caller's; written before the waiting bit is set
+	reason  error            // why the call was aborted; written before the aborted bit
 }
 
 // caller returns the caller's part of a new c.
@@ -100,7 +101,7 @@ func (c *Call) release(more uint32) {
 
 // Take copies or decodes the request into to.Dst. It returns ErrLeft if the caller has left, or an
 // error of Message.DecodeInto.
-func (c *Call) Take(to *link.Sink) error {
+func (c *Call) Take(to *message.Sink) error {
 	bytes, err := c.copyRequest(to)
 	if bytes == nil {
 		return err
@@ -112,14 +113,14 @@ func (c *Call) Take(to *link.Sink) error {
 
 // copyRequest copies the request into to.Dst. If the request can only be copied as bytes,
 // copyRequest returns the bytes, and Take decodes them outside the claim.
-func (c *Call) copyRequest(to *link.Sink) (bytes *link.Message, err error) {
+func (c *Call) copyRequest(to *message.Sink) (bytes *message.Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft
 	}
 	defer c.release(0) // also when a codec panics
-	m, encoded := c.Request.(*link.Message)
+	m, encoded := c.Request.(*message.Message)
 	if !encoded {
-		live := link.Live(c.Request, c.Codec)
+		live := message.Live(c.Request, c.Codec)
 		if ok, err := live.CopyInto(to); ok || err != nil {
 			return nil, err
 		}
@@ -129,8 +130,8 @@ func (c *Call) copyRequest(to *link.Sink) (bytes *link.Message, err error) {
 }
 
 // freeze returns m as an encoded message that does not change with m's value. The error is a
-// *link.SendError.
-func freeze(m *link.Message) (*link.Message, error) {
+// *message.SendError.
+func freeze(m *message.Message) (*message.Message, error) {
 	frozen, err := m.Freeze()
 	if err != nil {
 		return nil, err
@@ -141,10 +142,10 @@ func freeze(m *link.Message) (*link.Message, error) {
 // Send sends those of header, reply and end that are not nil. The end ends the call. The callee must
 // not modify header or trailer afterwards.
 //
-// Send returns ErrLeft if the caller has left. It returns a *link.SendError if reply
+// Send returns ErrLeft if the caller has left. It returns a *message.SendError if reply
 // cannot be encoded; then the caller has seen nothing, and the call has not ended.
 // A reply that the caller cannot decode is no error here: it becomes ReplyError.
-func (c *Call) Send(header metadata.MD, reply *link.Message, end *link.End) error {
+func (c *Call) Send(header metadata.MD, reply *message.Message, end *link.End) error {
 	if ok, err := c.sendCopy(header, reply, nil, end); ok || err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func (c *Call) Send(header metadata.MD, reply *link.Message, end *link.End) erro
 // sendCopy does the work of Send, either for a reply that it copies or for an encoded one, which
 // the call keeps. If ok is false and err is nil, reply cannot be copied, and the caller has seen
 // nothing.
-func (c *Call) sendCopy(header metadata.MD, reply, encoded *link.Message, end *link.End) (ok bool, err error) {
+func (c *Call) sendCopy(header metadata.MD, reply, encoded *message.Message, end *link.End) (ok bool, err error) {
 	if !c.claim() {
 		return false, ErrLeft
 	}
@@ -186,10 +187,10 @@ func (c *Call) sendCopy(header metadata.MD, reply, encoded *link.Message, end *l
 
 // fill copies m into the caller's Reply. header is the header that comes with m. fill does not
 // retain m, so replies need not escape to the heap.
-func (c *Call) fill(header metadata.MD, m *link.Message) (ok bool, err error) {
+func (c *Call) fill(header metadata.MD, m *message.Message) (ok bool, err error) {
 	to := c.sink(header)
 	ok, err = m.CopyInto(&to)
-	if _, refused := err.(*link.RecvError); refused {
+	if _, refused := err.(*message.RecvError); refused {
 		c.ReplyError, ok, err = err, true, nil
 	}
 	c.Replied = ok
@@ -197,8 +198,8 @@ func (c *Call) fill(header metadata.MD, m *link.Message) (ok bool, err error) {
 }
 
 // sink returns the destination of a reply. header is the header that comes with it.
-func (c *Call) sink(header metadata.MD) link.Sink {
-	to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit, Compressor: c.Encoding}
+func (c *Call) sink(header metadata.MD) message.Sink {
+	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit, Compressor: c.Encoding}
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		to.Compressor = own[0]
 	}

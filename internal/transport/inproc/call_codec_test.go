@@ -11,12 +11,13 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // locking is a user's codec. It calls hold, which may block, when it encodes or decodes. It
 // does not copy, or says that it copies and then cannot.
 type locking struct {
-	link.Codec
+	message.Codec
 	says bool
 	hold func(what string)
 }
@@ -27,15 +28,15 @@ func (u *locking) Append(b []byte, v any) ([]byte, error) {
 	u.hold("append")
 	return u.Codec.Append(b, v)
 }
-func (u *locking) Decode(data link.Data, v any) (bool, error) {
+func (u *locking) Decode(data message.Data, v any) (bool, error) {
 	u.hold("decode")
 	return u.Codec.Decode(data, v)
 }
 
 // inBytes returns a call whose caller has encoded its request.
-func inBytes(t *testing.T, ctx context.Context, who Callee, c link.Codec, dst any) *Call {
+func inBytes(t *testing.T, ctx context.Context, who Callee, c message.Codec, dst any) *Call {
 	t.Helper()
-	m := link.Live(wrapperspb.String("question"), codec.Proto())
+	m := message.Live(wrapperspb.String("question"), codec.Proto())
 	bytes, err := m.Freeze()
 	if err != nil {
 		t.Fatal(err)
@@ -57,18 +58,18 @@ func TestLeavingWaitsForNoCodec(t *testing.T) {
 	}{
 		"Take": {false, func(call *Call, u *locking) error {
 			got := new(wrapperspb.StringValue)
-			err := call.Take(&link.Sink{Dst: got, Codec: u, Limit: 100})
+			err := call.Take(&message.Sink{Dst: got, Codec: u, Limit: 100})
 			if err == nil && got.Value != "question" {
 				err = errors.New("it is " + got.Value)
 			}
 			return err
 		}, nil},
 		"Finish": {false, func(call *Call, u *locking) error {
-			m := link.Live(wrapperspb.String("answer"), u)
+			m := message.Live(wrapperspb.String("answer"), u)
 			return call.Send(nil, &m, &link.End{})
 		}, ErrLeft},
 		"Finish, after it could not copy": {true, func(call *Call, u *locking) error {
-			m := link.Live(wrapperspb.String("answer"), u)
+			m := message.Live(wrapperspb.String("answer"), u)
 			return call.Send(nil, &m, &link.End{})
 		}, ErrLeft},
 	} {
@@ -112,10 +113,10 @@ func TestACodecRunsOnItsOwnSide(t *testing.T) {
 		call := inBytes(t, t.Context(), nil, u, got)
 		u.hold = note(&callee)
 		asked := new(wrapperspb.StringValue)
-		if err := call.Take(&link.Sink{Dst: asked, Codec: u, Limit: 100}); err != nil || asked.Value != "question" {
+		if err := call.Take(&message.Sink{Dst: asked, Codec: u, Limit: 100}); err != nil || asked.Value != "question" {
 			t.Errorf("Take: %q, %v", asked.Value, err)
 		}
-		m := link.Live(wrapperspb.String("answer"), u)
+		m := message.Live(wrapperspb.String("answer"), u)
 		if err := errors.Join(call.Send(nil, &m, nil), call.Send(nil, nil, &link.End{})); err != nil {
 			t.Errorf("SendReply and Finish: %v", err)
 		}
@@ -136,9 +137,9 @@ func TestPanicOfACodecEndsNoCall(t *testing.T) {
 		u := &locking{Codec: codec.Proto(), says: says, hold: func(string) { panic("broken codec") }}
 		call := inBytes(t, t.Context(), nil, u, new(wrapperspb.StringValue))
 		for name, f := range map[string]func(){
-			"Take": func() { _ = call.Take(&link.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}) },
+			"Take": func() { _ = call.Take(&message.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}) },
 			"Finish": func() {
-				m := link.Live(wrapperspb.String("answer"), u)
+				m := message.Live(wrapperspb.String("answer"), u)
 				_ = call.Send(nil, &m, &link.End{})
 			},
 		} {
@@ -168,7 +169,7 @@ func TestLeavingAfterTheReplyFreesIt(t *testing.T) {
 	call := inBytes(t, cancelled, &callee{}, &locking{Codec: codec.Proto(), hold: func(string) {}}, got)
 	freed := make(pool, 1)
 	buf := make([]byte, 4096) // smaller ones are not pooled
-	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&buf, freed)})
+	m := message.Encoded(mem.BufferSlice{mem.NewBuffer(&buf, freed)})
 	if err := call.Send(nil, &m, nil); err != nil {
 		t.Errorf("SendReply returns %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -60,10 +61,10 @@ func newCall(ctx context.Context, c Callee, request, reply *wrapperspb.StringVal
 	return call
 }
 
-func sink(dst any) link.Sink { return link.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }
+func sink(dst any) message.Sink { return message.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }
 
-func reply(s string) *link.Message {
-	m := link.Live(wrapperspb.String(s), codec.Proto())
+func reply(s string) *message.Message {
+	m := message.Live(wrapperspb.String(s), codec.Proto())
 	return &m
 }
 
@@ -148,8 +149,8 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 }
 
 func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
-	var send *link.SendError
-	var recv *link.RecvError
+	var send *message.SendError
+	var recv *message.RecvError
 	t.Run("request that cannot be encoded", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, wrapperspb.String("\xff"), nil)
 		to := sink(new(wrapperspb.StringValue))
@@ -191,7 +192,7 @@ func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
 
 // slow is a codec whose copies block until the test lets them finish.
 type slow struct {
-	link.Codec
+	message.Codec
 	begun, goOn chan struct{}
 }
 
@@ -210,7 +211,7 @@ func TestLeavingWaitsForACopyAndForNoHandler(t *testing.T) {
 		call.Codec = s
 		took := make(chan error)
 		go func() {
-			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
+			to := message.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
 			took <- call.Take(&to)
 			// The handler still runs. The caller must not wait for it.
 		}()
@@ -240,8 +241,8 @@ func TestLeavingWaitsForACopyAndForNoHandler(t *testing.T) {
 }
 
 func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
-	text := func(s string) *link.Message {
-		m := link.Live(&s, textCodec())
+	text := func(s string) *message.Message {
+		m := message.Live(&s, textCodec())
 		return &m
 	}
 	newCall := func(dst *string) *Call {
@@ -271,7 +272,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 			if err := call.Wait(&checked{t: t}); err != nil {
 				t.Error(err)
 			}
-			var recv *link.RecvError
+			var recv *message.RecvError
 			if got != c.want || !call.Replied || errors.As(call.ReplyError, &recv) != c.err {
 				t.Errorf("the caller has %q, %t, %v", got, call.Replied, call.ReplyError)
 			}
@@ -279,7 +280,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	}
 	t.Run("never encoded", func(t *testing.T) {
 		call := newCall(new(string))
-		var send *link.SendError
+		var send *message.SendError
 		if err := call.Send(nil, text("unspeakable"), &link.End{}); !errors.As(err, &send) || call.Replied {
 			t.Errorf("Finish returns %v, want a SendError", err)
 		}
@@ -304,7 +305,7 @@ func TestClaimsMayOverlap(t *testing.T) {
 		call := newCall(ctx, &callee{}, wrapperspb.String("question"), nil)
 		call.Codec = s
 		go func() {
-			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
+			to := message.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
 			_ = call.Take(&to)
 		}()
 		<-s.begun
@@ -327,11 +328,11 @@ func TestClaimsMayOverlap(t *testing.T) {
 }
 
 // broken is a codec that panics.
-type broken struct{ link.Codec }
+type broken struct{ message.Codec }
 
-func (broken) Copy(any, any) (int, bool, error)    { panic("broken codec") }
-func (broken) Append([]byte, any) ([]byte, error)  { panic("broken codec") }
-func (broken) Decode(link.Data, any) (bool, error) { panic("broken codec") }
+func (broken) Copy(any, any) (int, bool, error)       { panic("broken codec") }
+func (broken) Append([]byte, any) ([]byte, error)     { panic("broken codec") }
+func (broken) Decode(message.Data, any) (bool, error) { panic("broken codec") }
 
 func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
 	panics := func(f func()) {
@@ -346,9 +347,9 @@ func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
 	c := broken{codec.Proto()}
 	call := newCall(cancelled, &callee{}, nil, nil)
 	call.Request, call.Codec = wrapperspb.String("question"), c
-	to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: c, Limit: 100}
+	to := message.Sink{Dst: new(wrapperspb.StringValue), Codec: c, Limit: 100}
 	panics(func() { _ = call.Take(&to) })
-	m := link.Live(wrapperspb.String("answer"), c)
+	m := message.Live(wrapperspb.String("answer"), c)
 	panics(func() { _ = call.Send(nil, &m, &link.End{}) })
 	if err := call.Wait(&checked{t: t}); err != context.Canceled {
 		t.Errorf("Wait returns %v", err)
@@ -386,4 +387,4 @@ func (text) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-func textCodec() link.Codec { return codec.WrapV1(text{}) }
+func textCodec() message.Codec { return codec.WrapV1(text{}) }

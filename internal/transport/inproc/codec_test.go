@@ -9,11 +9,12 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // user is a user's codec. It has a Copy method that copies nothing.
 type user struct {
-	link.Codec
+	message.Codec
 	encode, decode func()
 }
 
@@ -24,7 +25,7 @@ func (u *user) Append(b []byte, v any) ([]byte, error) {
 	return u.Codec.Append(b, v)
 }
 
-func (u *user) Decode(data link.Data, v any) (bool, error) {
+func (u *user) Decode(data message.Data, v any) (bool, error) {
 	u.decode()
 	return u.Codec.Decode(data, v)
 }
@@ -38,9 +39,9 @@ func TestAReceiverDecodesWhatCannotBeCopied(t *testing.T) {
 		u := &user{codec.Proto(), func() {}, func() { <-sent }}
 		got := new(wrapperspb.StringValue)
 		done := make(chan error, 1)
-		go func() { done <- p.callee.Recv(&link.Frame{Sink: link.Sink{Dst: got, Codec: u, Limit: 100}}) }()
+		go func() { done <- p.callee.Recv(&link.Frame{Sink: message.Sink{Dst: got, Codec: u, Limit: 100}}) }()
 		synctest.Wait()
-		if err := p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.String("x"), u), HasMsg: true}); err != nil {
+		if err := p.caller.Send(&link.Frame{Msg: message.Live(wrapperspb.String("x"), u), HasMsg: true}); err != nil {
 			t.Error(err)
 		}
 		close(sent)
@@ -59,12 +60,12 @@ func TestACallGoesOnWhileItsLastMessageIsEncoded(t *testing.T) {
 		u := &user{codec.Proto(), func() { <-goOn }, func() {}}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- p.callee.Send(&link.Frame{Msg: link.Live(wrapperspb.String("x"), u), HasMsg: true, End: &link.End{}})
+			ended <- p.callee.Send(&link.Frame{Msg: message.Live(wrapperspb.String("x"), u), HasMsg: true, End: &link.End{}})
 		}()
 		synctest.Wait()
 		stopped := errors.New("the server was stopped")
 		p.callee.Abort(stopped)
-		if err := p.caller.Recv(&link.Frame{Sink: link.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}}); err != stopped {
+		if err := p.caller.Recv(&link.Frame{Sink: message.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}}); err != stopped {
 			t.Errorf("the caller gets %v", err)
 		}
 		close(goOn)

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -55,7 +56,7 @@ type queue struct {
 	sender   wait.Cond
 
 	// Only for the sender of messages.
-	spare link.Message // the next message is captured into it
+	spare message.Message // the next message is captured into it
 
 	// Only for the receiver.
 	batch []item // taken items; those from index next on are not received yet
@@ -67,14 +68,14 @@ type queue struct {
 // Capture reuses.
 type item struct {
 	header  metadata.MD
-	msg     link.Message
+	msg     message.Message
 	end     *link.End
 	hasMsg  bool
 	endSend bool
 }
 
 // cost returns the credit that m uses, in bytes.
-func cost(m *link.Message) int { return m.Bound() + link.MessageOverhead }
+func cost(m *message.Message) int { return m.Bound() + link.MessageOverhead }
 
 // maxKept is the largest batch, in items, that a queue keeps for reuse.
 const maxKept = 4 * yieldEvery
@@ -187,7 +188,7 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	if f.HasMsg {
 		var ok bool
 		ok, err = f.Msg.CopyInto(&to.Sink)
-		if _, refused := err.(*link.RecvError); refused {
+		if _, refused := err.(*message.RecvError); refused {
 			q.fillErr, err = err, nil // only the receiver gets this error
 		} else if !ok && err == nil {
 			return false, nil // the message must go through bytes, which the receiver decodes

@@ -10,11 +10,12 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A diary is a codec that records its calls.
 type diary struct {
-	link.Codec
+	message.Codec
 	lines []string
 }
 
@@ -55,11 +56,11 @@ func TestParkedReceiverIsFilledDirectly(t *testing.T) {
 		done := make(chan error, 1)
 		for i := range 3 {
 			go func() {
-				done <- p.callee.Recv(&link.Frame{Sink: link.Sink{Dst: got, Codec: d, Limit: 100}})
+				done <- p.callee.Recv(&link.Frame{Sink: message.Sink{Dst: got, Codec: d, Limit: 100}})
 			}()
 			synctest.Wait()
 			sent := fmt.Sprint("message ", i)
-			if err := p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.String(sent), d), HasMsg: true}); err != nil {
+			if err := p.caller.Send(&link.Frame{Msg: message.Live(wrapperspb.String(sent), d), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-done; err != nil || got.Value != sent {
@@ -74,12 +75,12 @@ func TestQueuedMessageIsCopiedOnceAndItsShellComesBack(t *testing.T) {
 	p, d := newPipe(0, 0), newDiary()
 	got := new(wrapperspb.StringValue)
 	send := func(s string) {
-		if err := p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.String(s), d), HasMsg: true}); err != nil {
+		if err := p.caller.Send(&link.Frame{Msg: message.Live(wrapperspb.String(s), d), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	receive := func(want string) {
-		f := &link.Frame{Sink: link.Sink{Dst: got, Codec: d, Limit: 100}}
+		f := &link.Frame{Sink: message.Sink{Dst: got, Codec: d, Limit: 100}}
 		if err := p.callee.Recv(f); err != nil || !f.Got || got.Value != want {
 			t.Fatalf("received %q, %v", got.Value, err)
 		}
@@ -124,7 +125,7 @@ type counter struct {
 func (c *counter) send(n int) {
 	c.Helper()
 	for range n {
-		if err := c.p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.Int64(int64(c.sent)), codec.Proto()), HasMsg: true}); err != nil {
+		if err := c.p.caller.Send(&link.Frame{Msg: message.Live(wrapperspb.Int64(int64(c.sent)), codec.Proto()), HasMsg: true}); err != nil {
 			c.Error(err)
 			return
 		}
@@ -136,7 +137,7 @@ func (c *counter) receive(n int) {
 	c.Helper()
 	for range n {
 		got := new(wrapperspb.Int64Value)
-		f := &link.Frame{Sink: link.Sink{Dst: got, Codec: codec.Proto(), Limit: 100}}
+		f := &link.Frame{Sink: message.Sink{Dst: got, Codec: codec.Proto(), Limit: 100}}
 		if err := c.p.callee.Recv(f); err != nil || got.Value != int64(c.received) {
 			c.Fatalf("received %d and %v, want %d", got.Value, err, c.received)
 		}

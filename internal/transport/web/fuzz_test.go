@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -51,14 +52,14 @@ func receiveAll(t *testing.T, body io.Reader, k kind) (all, why string) {
 		<-read
 	}()
 	for range 10_000 {
-		var message []byte
-		f := &link.Frame{Sink: link.Sink{Dst: &message, Codec: raw{}, Limit: 1000}}
+		var got []byte
+		f := &link.Frame{Sink: message.Sink{Dst: &got, Codec: raw{}, Limit: 1000}}
 		err := st.Recv(f)
 		if f.Got {
-			all += string(message) + "|"
+			all += string(got) + "|"
 		}
 		if err != nil {
-			if _, refused := err.(*link.RecvError); refused {
+			if _, refused := err.(*message.RecvError); refused {
 				continue
 			}
 			return all, err.Error()

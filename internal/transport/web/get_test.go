@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
@@ -16,18 +17,18 @@ type echo struct{ transporttest.Accepter }
 
 func (echo) HandleStream(s link.Stream, o *link.CallHeader) error {
 	go func() {
-		var message []byte
-		f := &link.Frame{Sink: link.Sink{Dst: &message, Codec: raw{}, Limit: 1000}}
+		var got []byte
+		f := &link.Frame{Sink: message.Sink{Dst: &got, Codec: raw{}, Limit: 1000}}
 		if err := s.Recv(f); err != nil {
 			s.Abort(err)
 			return
 		}
-		_ = s.Send(&link.Frame{Msg: link.Live(message, raw{}), HasMsg: true, End: &link.End{}})
+		_ = s.Send(&link.Frame{Msg: message.Live(got, raw{}), HasMsg: true, End: &link.End{}})
 	}()
 	return nil
 }
 
-func (raw) Sized(v any) (link.Message, error) { return link.EncodedBytes(v.([]byte)), nil }
+func (raw) Sized(v any) (message.Message, error) { return message.EncodedBytes(v.([]byte)), nil }
 
 // TestAGetHasItsMessageInTheURL sends the queries that the protocol of Connect allows, and
 // some that it does not.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -192,12 +193,12 @@ func (s *stream) recvBare(f *link.Frame) error {
 	size := s.request.size
 	if size > int64(f.Limit) {
 		s.partial.done, s.partial.skip = true, size
-		return &link.RecvError{Size: clampInt(size), Limit: f.Limit}
+		return &message.RecvError{Size: clampInt(size), Limit: f.Limit}
 	}
 	b, err := s.receive(min(int64(f.Limit), unlimited)+1, max(size, 0))
 	if err == nil { // the body may be larger than the limit
 		s.partial.done, s.partial.skip = true, unlimited
-		return &link.RecvError{Size: len(b), Limit: f.Limit}
+		return &message.RecvError{Size: len(b), Limit: f.Limit}
 	}
 	if err != io.EOF {
 		return err
@@ -248,7 +249,7 @@ func (s *stream) recvEnvelope(f *link.Frame) error {
 		return fmt.Errorf("%w: a message of the request has the flags %#x, which clients do not send", link.ErrBroken, flags)
 	case n > int64(f.Limit):
 		s.partial.skip = n
-		return &link.RecvError{Size: clampInt(n), Limit: f.Limit}
+		return &message.RecvError{Size: clampInt(n), Limit: f.Limit}
 	}
 	b, err := s.receive(n, n)
 	if err == io.EOF {
@@ -266,7 +267,7 @@ func (s *stream) recvEnvelope(f *link.Frame) error {
 	return nil
 }
 
-// decode decodes a message into f. The error is a *link.RecvError.
+// decode decodes a message into f. The error is a *message.RecvError.
 func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
 	err := f.DecodeBytes(b, packed, s.request.encoding)
 	f.Got = err == nil

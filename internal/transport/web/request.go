@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // A request is a client's request, in any of the protocols.
@@ -134,7 +135,7 @@ func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Statu
 // complete sets the fields that come from the header of r. It returns the status if the call
 // cannot be made, or nil.
 func (q *request) complete(s *Server, r *http.Request, encoding string) *status.Status {
-	q.encoding = link.Compressor(encoding)
+	q.encoding = message.Compressor(encoding)
 	if q.encoding != "" && !slices.Contains(s.opts.Compressors(), q.encoding) {
 		return status.Newf(codes.Unimplemented, "the compression %.100q is not supported; use one of: %s", q.encoding, s.compressors())
 	}

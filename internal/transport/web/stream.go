@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -68,7 +69,7 @@ func (s *stream) Send(f *link.Frame) error {
 	st := step{header: f.Header, end: f.End}
 	if f.Header != nil {
 		if names := f.Header[link.EncodingKey]; len(names) > 0 {
-			s.encoding = link.Compressor(names[0])
+			s.encoding = message.Compressor(names[0])
 		}
 	}
 	st.coding = s.encoding
@@ -148,8 +149,8 @@ func (s *stream) OnAbort(f func(error)) {
 }
 
 // encode returns m as it is written: in the request's framing, and compressed if the stream's
-// messages are. Empty messages are not compressed. The error is a *link.SendError.
-func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
+// messages are. Empty messages are not compressed. The error is a *message.SendError.
+func (s *stream) encode(m *message.Message) (b []byte, packed bool, err error) {
 	prefix := s.request.kind.prefix()
 	if ready, ok := m.Compressed(s.encoding); ok {
 		return putPrefix(append(make([]byte, prefix, prefix+len(ready)), ready...), prefix, true), true, nil
@@ -165,7 +166,7 @@ func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	if s.encoding == "" || len(b) == prefix {
 		return putPrefix(b, prefix, false), false, nil
 	}
-	small, err := link.Compress(b[prefix:], s.encoding)
+	small, err := message.Compress(b[prefix:], s.encoding)
 	if err != nil {
 		return nil, false, err
 	}

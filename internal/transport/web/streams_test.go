@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -58,14 +59,14 @@ func bridge(far link.Stream, st *stream) {
 	far.OnAbort(st.Abort)
 	go func() {
 		for {
-			var message []byte
-			f := &link.Frame{Sink: link.Sink{Dst: &message, Codec: raw{}, Limit: 1 << 30}}
+			var got []byte
+			f := &link.Frame{Sink: message.Sink{Dst: &got, Codec: raw{}, Limit: 1 << 30}}
 			if err := far.Recv(f); err != nil {
 				return
 			}
 			if f.Got {
-				head := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
-				for all := append(head, message...); len(all) > 0; {
+				head := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(got)))
+				for all := append(head, got...); len(all) > 0; {
 					n := min(len(all), firstRead)
 					if !st.arrived(all[:n], nil) || st.isOver() {
 						return
@@ -91,7 +92,7 @@ func bridge(far link.Stream, st *stream) {
 				written += steps[i].cost()
 				f := &link.Frame{Header: steps[i].header, HasMsg: steps[i].has, End: steps[i].end}
 				if f.HasMsg {
-					f.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(bytes.Clone(steps[i].message[envelope:]))})
+					f.Msg = message.Encoded(mem.BufferSlice{mem.SliceBuffer(bytes.Clone(steps[i].message[envelope:]))})
 				}
 				if far.Send(f) != nil || f.End != nil {
 					return
@@ -102,9 +103,9 @@ func bridge(far link.Stream, st *stream) {
 }
 
 // raw is a codec of bytes.
-type raw struct{ link.Codec }
+type raw struct{ message.Codec }
 
-func (raw) Decode(data link.Data, v any) (kept bool, err error) {
+func (raw) Decode(data message.Data, v any) (kept bool, err error) {
 	*v.(*[]byte) = data.Copy()
 	return false, nil
 }
@@ -116,7 +117,7 @@ func TestAMessageTakesTheMemoryThatHasArrived(t *testing.T) {
 	const announced, sent = 1 << 29, 100 << 10
 	received := make(chan error, 1)
 	go func() {
-		f := &link.Frame{Sink: link.Sink{Dst: new([]byte), Codec: raw{}, Limit: 1 << 30}}
+		f := &link.Frame{Sink: message.Sink{Dst: new([]byte), Codec: raw{}, Limit: 1 << 30}}
 		received <- st.Recv(f)
 	}()
 	st.arrived(binary.BigEndian.AppendUint32([]byte{0}, announced), nil)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -139,11 +140,11 @@ type twice struct {
 }
 
 func (a twice) HandleStream(s link.Stream, _ *link.CallHeader) error {
-	second := &link.Frame{Msg: link.Live([]byte("b"), raw{}), HasMsg: true}
+	second := &link.Frame{Msg: message.Live([]byte("b"), raw{}), HasMsg: true}
 	if a.ends {
 		second.End = &link.End{}
 	}
-	if err := s.Send(&link.Frame{Msg: link.Live([]byte("a"), raw{}), HasMsg: true}); err != nil {
+	if err := s.Send(&link.Frame{Msg: message.Live([]byte("a"), raw{}), HasMsg: true}); err != nil {
 		return err
 	}
 	return s.Send(second)

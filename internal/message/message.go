@@ -1,4 +1,6 @@
-package link
+// Package message has messages on their way: as Go values with their codecs, or encoded. It says
+// what a [Codec] does. Package codec has the codecs.
+package message
 
 import (
 	"fmt"
@@ -422,3 +424,16 @@ func (e *RecvError) Error() string {
 }
 
 func (e *RecvError) Unwrap() error { return e.Err }
+
+// A Sink is the destination of a received message.
+type Sink struct {
+	Dst   any   // nil: no message is wanted
+	Codec Codec // how the receiver decodes
+	Limit int   // the largest message the receiver accepts, in bytes
+
+	// Compressor is the compressor of the call, "" or "identity" for none. In process nothing is
+	// compressed, but the error for a message that is too large depends on it.
+	Compressor string
+
+	Size int // the result: the size of the message's encoding, in bytes; 0 without a message
+}

@@ -1,4 +1,4 @@
-package link
+package message
 
 import (
 	"bytes"
@@ -8,10 +8,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 )
-
-// EncodingKey is the header in which a callee names the compressor of its messages, if it differs
-// from the call's. gRPC reserves the key, so no user can set it.
-const EncodingKey = "grpc-encoding"
 
 // Compressor returns name, or the empty string if name stands for no compression.
 func Compressor(name string) string {

@@ -1,4 +1,4 @@
-package link_test
+package message_test
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/message"
 )
 
 // text is a codec of strings that does not copy.
@@ -35,17 +35,17 @@ func (text) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-func textCodec() link.Codec { return codec.WrapV1(text{}) }
+func textCodec() message.Codec { return codec.WrapV1(text{}) }
 
 func simple(n int) *testpb.SimpleRequest {
 	return &testpb.SimpleRequest{ResponseSize: 7, Payload: &testpb.Payload{Body: make([]byte, n)}}
 }
 
 // forms returns v as a message in each of its forms.
-func forms(t *testing.T, v any, c link.Codec) map[string]link.Message {
+func forms(t *testing.T, v any, c message.Codec) map[string]message.Message {
 	t.Helper()
-	live := link.Live(v, c)
-	var captured link.Message
+	live := message.Live(v, c)
+	var captured message.Message
 	if err := live.Capture(&captured); err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +54,10 @@ func forms(t *testing.T, v any, c link.Codec) map[string]link.Message {
 		t.Fatal(err)
 	}
 	half := len(b) / 2
-	return map[string]link.Message{
-		"live":     link.Live(v, c),
+	return map[string]message.Message{
+		"live":     message.Live(v, c),
 		"captured": captured,
-		"encoded":  link.Encoded(mem.BufferSlice{mem.SliceBuffer(b[:half]), mem.SliceBuffer(b[half:])}),
+		"encoded":  message.Encoded(mem.BufferSlice{mem.SliceBuffer(b[:half]), mem.SliceBuffer(b[half:])}),
 	}
 }
 
@@ -97,15 +97,15 @@ func TestAppendWithinIsForWhatFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		m    link.Message
+		m    message.Message
 		room int
 		want bool
 	}{
-		"fits":                  {link.Live(v, codec.Proto()), len(encoded), true},
-		"does not fit":          {link.Live(v, codec.Proto()), len(encoded) / 2, false},
-		"encoded":               {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded), true},
-		"encoded, too large":    {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded) - 1, false},
-		"a codec that does not": {link.Live(&s, textCodec()), 1 << 10, false},
+		"fits":                  {message.Live(v, codec.Proto()), len(encoded), true},
+		"does not fit":          {message.Live(v, codec.Proto()), len(encoded) / 2, false},
+		"encoded":               {message.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded), true},
+		"encoded, too large":    {message.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded) - 1, false},
+		"a codec that does not": {message.Live(&s, textCodec()), 1 << 10, false},
 	} {
 		b, ok := c.m.AppendWithin(append(make([]byte, 0, c.room+1), 'x'))
 		want := []byte("x")
@@ -141,7 +141,7 @@ func TestLimitIsOfTheEncodedSize(t *testing.T) {
 		for name, m := range forms(t, v, codec.Proto()) {
 			to := sink(v.ProtoReflect().New().Interface())
 			to.Limit = size - 1
-			var refused *link.RecvError
+			var refused *message.RecvError
 			if err := m.DecodeInto(&to); !errors.As(err, &refused) || refused.Size != size || refused.Limit != size-1 || refused.Err != nil {
 				t.Errorf("%s of %d bytes with a limit of one less: %v", name, size, err)
 			}
@@ -151,7 +151,7 @@ func TestLimitIsOfTheEncodedSize(t *testing.T) {
 
 // counted counts the messages that a codec makes.
 type counted struct {
-	link.Codec
+	message.Codec
 	made *int
 }
 
@@ -163,8 +163,8 @@ func (c counted) New(src any) any {
 func TestCapturedMessageIsIndependent(t *testing.T) {
 	v := simple(4)
 	c := counted{codec.Proto(), new(int)}
-	live := link.Live(v, c)
-	var m link.Message
+	live := message.Live(v, c)
+	var m message.Message
 	for range 3 { // the second and third Capture reuse the emptied message
 		if err := live.Capture(&m); err != nil {
 			t.Fatal(err)
@@ -172,7 +172,7 @@ func TestCapturedMessageIsIndependent(t *testing.T) {
 		v.Payload.Body[0]++
 		v.ResponseSize++
 		got := new(testpb.SimpleRequest)
-		to := link.Sink{Dst: got, Codec: c, Limit: 100}
+		to := message.Sink{Dst: got, Codec: c, Limit: 100}
 		if err := m.DecodeInto(&to); err != nil {
 			t.Fatal(err)
 		}
@@ -193,12 +193,12 @@ func TestCapturedMessageIsIndependent(t *testing.T) {
 }
 
 func TestCaptureIntoAMessageOfAnotherType(t *testing.T) {
-	var m link.Message
-	first := link.Live(wrapperspb.String("first"), codec.Proto())
+	var m message.Message
+	first := message.Live(wrapperspb.String("first"), codec.Proto())
 	if err := first.Capture(&m); err != nil {
 		t.Fatal(err)
 	}
-	second := link.Live(simple(4), codec.Proto())
+	second := message.Live(simple(4), codec.Proto())
 	if err := second.Capture(&m); err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +211,8 @@ func TestCaptureIntoAMessageOfAnotherType(t *testing.T) {
 
 func TestCaptureAsBytesWhereNothingElseWillDo(t *testing.T) {
 	v := "hello"
-	live := link.Live(&v, textCodec())
-	var m, again link.Message
+	live := message.Live(&v, textCodec())
+	var m, again message.Message
 	if err := live.Capture(&m); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestCaptureAsBytesWhereNothingElseWillDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got string
-	to := link.Sink{Dst: &got, Codec: textCodec(), Limit: 5}
+	to := message.Sink{Dst: &got, Codec: textCodec(), Limit: 5}
 	if err := again.DecodeInto(&to); err != nil || got != "hello" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -230,7 +230,7 @@ func TestCaptureAsBytesWhereNothingElseWillDo(t *testing.T) {
 func TestReceiverDecodesWithItsOwnCodec(t *testing.T) {
 	for name, m := range forms(t, wrapperspb.String("hello"), codec.Proto()) {
 		var got string
-		to := link.Sink{Dst: &got, Codec: textCodec(), Limit: 100}
+		to := message.Sink{Dst: &got, Codec: textCodec(), Limit: 100}
 		if err := m.DecodeInto(&to); err != nil || got != "\x0a\x05hello" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -256,21 +256,21 @@ func TestNilIsAnEmptyMessage(t *testing.T) {
 
 func TestMessageThatCannotBeEncoded(t *testing.T) {
 	unspeakable := "unspeakable"
-	for name, m := range map[string]link.Message{
-		"protobuf":    link.Live(wrapperspb.String("\xff"), codec.Proto()),
-		"no protobuf": link.Live(42, codec.Proto()),
-		"text":        link.Live(&unspeakable, textCodec()),
+	for name, m := range map[string]message.Message{
+		"protobuf":    message.Live(wrapperspb.String("\xff"), codec.Proto()),
+		"no protobuf": message.Live(42, codec.Proto()),
+		"text":        message.Live(&unspeakable, textCodec()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			isSendError := func(what string, err error) {
 				t.Helper()
-				var send *link.SendError
-				var recv *link.RecvError
+				var send *message.SendError
+				var recv *message.RecvError
 				if !errors.As(err, &send) || send.Unwrap() == nil || errors.As(err, &recv) {
 					t.Errorf("%s returns %v, want a SendError", what, err)
 				}
 			}
-			isSendError("Capture", m.Capture(new(link.Message)))
+			isSendError("Capture", m.Capture(new(message.Message)))
 			_, err := m.Append(nil)
 			isSendError("Append", err)
 			var dst any = wrapperspb.String("untouched")
@@ -289,8 +289,8 @@ func TestMessageThatCannotBeEncoded(t *testing.T) {
 func TestMessageThatCannotBeDecoded(t *testing.T) {
 	illegible := "illegible"
 	for name, m := range forms(t, &illegible, textCodec()) {
-		to := link.Sink{Dst: new(string), Codec: textCodec(), Limit: 100}
-		var recv *link.RecvError
+		to := message.Sink{Dst: new(string), Codec: textCodec(), Limit: 100}
+		var recv *message.RecvError
 		if err := m.DecodeInto(&to); !errors.As(err, &recv) || recv.Err == nil {
 			t.Errorf("%s: %v, want a RecvError", name, err)
 		}
@@ -300,8 +300,8 @@ func TestMessageThatCannotBeDecoded(t *testing.T) {
 func TestEncodedMessageIsFreedOnce(t *testing.T) {
 	pool := &counting{}
 	b := make([]byte, 4096)
-	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&b, pool)})
-	to := link.Sink{Dst: new(string), Codec: textCodec(), Limit: 1 << 20}
+	m := message.Encoded(mem.BufferSlice{mem.NewBuffer(&b, pool)})
+	to := message.Sink{Dst: new(string), Codec: textCodec(), Limit: 1 << 20}
 	if err := m.DecodeInto(&to); err != nil {
 		t.Fatal(err)
 	}
@@ -321,4 +321,4 @@ type counting struct{ puts int }
 func (c *counting) Get(n int) *[]byte { b := make([]byte, n); return &b }
 func (c *counting) Put(*[]byte)       { c.puts++ }
 
-func sink(dst any) link.Sink { return link.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }
+func sink(dst any) message.Sink { return message.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }
