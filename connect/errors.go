@@ -118,11 +118,8 @@ func toStatus(e *connect.Error) error {
 
 // withHeader returns ctx with h in its outgoing metadata, after what the user has put there.
 func withHeader(ctx context.Context, h *connect.Header) (context.Context, error) {
-	if h.Len() == 0 {
-		return ctx, nil
-	}
 	md, err := toMetadata(h)
-	if err != nil {
+	if md == nil {
 		return ctx, err
 	}
 	if own, ok := metadata.FromOutgoingContext(ctx); ok {
@@ -133,8 +130,11 @@ func withHeader(ctx context.Context, h *connect.Header) (context.Context, error)
 
 const binarySuffix = "-bin"
 
-// toMetadata returns h as gRPC's metadata, in which binary values are not encoded.
+// toMetadata returns h as gRPC's metadata, in which binary values are not encoded; nil if h is empty.
 func toMetadata(h *connect.Header) (metadata.MD, error) {
+	if h.Len() == 0 {
+		return nil, nil
+	}
 	md := make(metadata.MD, h.Len())
 	for key, values := range h.All() {
 		key = strings.ToLower(key)

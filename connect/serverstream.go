@@ -117,11 +117,8 @@ func (s *unaryServerStream) serve(p *procedure) (any, error) {
 
 // pass passes what the handler has set on to gRPC.
 func (s *unaryServerStream) pass(h *connect.Header, set func(context.Context, metadata.MD) error) error {
-	if h.Len() == 0 {
-		return nil
-	}
 	md, err := toMetadata(h)
-	if err != nil {
+	if md == nil {
 		return err
 	}
 	if err := set(s.ctx, md); err != nil {
@@ -189,12 +186,9 @@ func (s *serverStream) flushHeader(flush func(metadata.MD) error) error {
 		return nil
 	}
 	s.headerSent = true
-	var md metadata.MD
-	if header := s.info.ResponseHeader(); header.Len() > 0 {
-		var err error
-		if md, err = toMetadata(header); err != nil {
-			return err
-		}
+	md, err := toMetadata(s.info.ResponseHeader())
+	if err != nil {
+		return err
 	}
 	return handlerError(s.ctx, flush(md))
 }
@@ -202,12 +196,10 @@ func (s *serverStream) flushHeader(flush func(metadata.MD) error) error {
 // finish passes on the header and trailer that the handler has set and not sent.
 func (s *serverStream) finish() error {
 	err := s.flushHeader(s.stream.SetHeader)
-	if trailer := s.info.ResponseTrailer(); trailer.Len() > 0 {
-		md, invalid := toMetadata(trailer)
-		if invalid != nil {
-			return invalid
-		}
-		s.stream.SetTrailer(md)
+	md, invalid := toMetadata(s.info.ResponseTrailer())
+	if invalid != nil {
+		return invalid
 	}
+	s.stream.SetTrailer(md)
 	return err
 }

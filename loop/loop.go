@@ -228,8 +228,8 @@ func (l *Loop) signalIfEmptyLocked() {
 	default:
 	}
 	close(l.empty)
-	if l.watch != nil {
-		l.watch.stopLocked()
+	if l.watch != nil && l.watch.timer != nil {
+		l.watch.timer.Stop() // for good
 	}
 }
 

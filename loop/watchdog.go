@@ -98,13 +98,6 @@ func (w *watch) tick() {
 	}
 }
 
-// stopLocked stops the timer for good.
-func (w *watch) stopLocked() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-}
-
 // maxTraces bounds the buffer for the stack traces of all goroutines, in bytes.
 const maxTraces = 64 << 20
 

@@ -126,6 +126,12 @@ func New(cfg Config) (*Channel, error) {
 	return c, nil
 }
 
+// userDial returns the function of WithContextDialer, which resolvers and balancers get; it may be
+// nil.
+func (c *Channel) userDial() func(ctx context.Context, address string) (net.Conn, error) {
+	return c.cfg.Options.ConnDialer
+}
+
 // rewrite returns a service config, in JSON, whose policy the channel wraps.
 func rewrite(json string) string {
 	return grpcinside.Rewrite(json, func(service string) bool {

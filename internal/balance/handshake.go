@@ -42,7 +42,7 @@ func (b bundle) TransportCredentials() credentials.TransportCredentials {
 
 // Wrap implements [grpcinside.Wrapper].
 func (h *handshaker) Wrap(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
-	o.DialCreds, o.Dialer = h.TransportCredentials, h.channel.dialer()
+	o.DialCreds, o.Dialer = h.TransportCredentials, h.channel.userDial()
 	p := &policy{ClientConn: cc, channel: h.channel}
 	p.CC, p.Opts = p, o
 	h.channel.watchIdleness()

@@ -1,8 +1,6 @@
 package balance
 
 import (
-	"context"
-	"net"
 	"slices"
 	"strings"
 
@@ -35,14 +33,9 @@ type wrappedBuilder struct {
 	channel *Channel
 }
 
-// dialer returns the function of the program that opens connections; nil for none.
-func (c *Channel) dialer() func(context.Context, string) (net.Conn, error) {
-	return c.cfg.Options.ConnDialer
-}
-
 // Build implements [resolver.Builder].
 func (b wrappedBuilder) Build(t resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
-	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.dialer()
+	o.DialCreds, o.Dialer = b.channel.cfg.Creds, b.channel.userDial()
 	b.channel.resolved.Store(false)
 	r, err := b.Builder.Build(t, wrappedConn{cc, b.channel}, o)
 	if err != nil {
@@ -78,7 +71,7 @@ type wrappedConn struct {
 func (c wrappedConn) UpdateState(s resolver.State) error {
 	defer c.channel.resolved.Store(true)
 	s.ServiceConfig = c.rewritten(s.ServiceConfig)
-	if c.channel.dialer() == nil { // a program's own dialer may understand an address in its own way
+	if c.channel.userDial() == nil { // a program's own dialer may understand an address in its own way
 		s.Endpoints = nearestFirst(s.Endpoints)
 	}
 	return c.ClientConn.UpdateState(s)

@@ -2,10 +2,12 @@ package mux
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -101,8 +103,8 @@ func (s *Session) handleControlLocked(f wire.Frame, after *callbacks) error {
 		return err
 	case wire.KindPong:
 		data, err := wire.ParsePing(f.Body)
-		if err == nil {
-			s.handlePongLocked(data)
+		if err == nil && s.life.Drain() == lifecycle.Announced && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
+			s.performLocked(s.life.PeerAnswers())
 		}
 		return err
 	case wire.KindDrain:

@@ -257,13 +257,6 @@ func (s *Session) Drain() <-chan struct{} {
 	return s.drained
 }
 
-// handlePongLocked handles the answer to a PING.
-func (s *Session) handlePongLocked(data [8]byte) {
-	if s.life.Drain() == lifecycle.Announced && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
-		s.performLocked(s.life.PeerAnswers())
-	}
-}
-
 // handleDrainLocked handles the peer's DRAIN. From now on this side makes no calls, and the peer
 // accepts none of its calls with a number above last. Each DRAIN makes this side walk all live
 // streams, so a third DRAIN, or a DRAIN with nothing new, is an error.

@@ -387,7 +387,7 @@ func (s *Session) newPeerStreamLocked(id uint64, rc *wire.Received) (*stream, er
 	if s.life.Drain() == lifecycle.Refusing {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
-	if limit := s.opts.Config.MaxStreams; limit > 0 && s.calls >= limit {
+	if !s.opts.admits(s.calls) {
 		s.writing.control = wire.AppendReset(s.writing.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.calls))
 		return nil, nil
 	}
@@ -449,11 +449,4 @@ func (p *parts) finish(n int) *buffer {
 	p.late.Stop()
 	*p = parts{}
 	return b
-}
-
-// drop frees an unfinished block.
-func (p *parts) drop() {
-	if p.b != nil {
-		p.finish(0).Free()
-	}
 }

@@ -221,7 +221,9 @@ func (s *Session) readOn(err error) {
 	}
 	s.inline.calls = nil
 	s.mu.Unlock()
-	s.reading.parts.drop()
+	if s.reading.parts.b != nil {
+		s.reading.parts.finish(0).Free()
+	}
 	s.endReading(err)
 	s.reading.in.Free()
 	s.reading.in = nil

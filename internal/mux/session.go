@@ -112,6 +112,11 @@ type Options struct {
 // granted returns the window that a stream grants at first.
 func (o *Options) granted() int { return waits.Granted(o.Config.StreamWindow) }
 
+// admits reports whether the peer may open another call while it has some open ones.
+func (o *Options) admits(open uint32) bool {
+	return o.Config.MaxStreams == 0 || open < o.Config.MaxStreams
+}
+
 // A Session is one side of a connection. One lock guards the session and all its
 // streams. It is not held while code outside this package runs.
 type Session struct {

@@ -77,7 +77,7 @@ func Dialer(target string, o *options.Client, c Caller) (link.Dialer, error) {
 	switch {
 	case err != nil:
 	case t.IsGRPC():
-		d = grpcgo.Dialer{Target: t.Rest, Options: o.ToGRPC, Creds: Secured(o.TransportCreds)}
+		d = grpcgo.Dialer{Target: t.Rest, Options: o.ToGRPC, Creds: wholeCreds(o)}
 	default:
 		d, _, err = t.Dialer(o, c)
 	}

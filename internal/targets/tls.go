@@ -160,6 +160,9 @@ func (t *Target) security(o *options.Client) (credentials.TransportCredentials, 
 	return creds, o.CheckInsecure()
 }
 
+// wholeCreds returns the credentials of targets that go to grpc-go as a whole, nil for none.
+func wholeCreds(o *options.Client) credentials.TransportCredentials { return Secured(o.TransportCreds) }
+
 // addressed returns the authority of calls to t. As in grpc-go it comes from the
 // options, the credentials or the target, in this order.
 func (t *Target) addressed(o *options.Client, c Caller) (string, error) {

@@ -153,7 +153,10 @@ func (f *fetching) close() {
 func (f *fetching) keep(all []*arrival) {
 	defer f.stopReading()
 	for _, m := range all {
-		if !f.isHeld(m) {
+		f.mu.Lock()
+		held := f.held[m.at] == m // it was not released yet
+		f.mu.Unlock()
+		if !held {
 			continue
 		}
 		b := make([]byte, m.size)
@@ -169,13 +172,6 @@ func (f *fetching) keep(all []*arrival) {
 		}
 		f.mu.Unlock()
 	}
-}
-
-// isHeld reports whether a message was not released yet.
-func (f *fetching) isHeld(m *arrival) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.held[m.at] == m
 }
 
 // units are a bitmap of pieces of slabs, with a bit for each partAlign bytes.

@@ -45,7 +45,7 @@ type nearOffer struct {
 // offerNearer makes the client of c an offer, if it asks for one, and waits until the client stays
 // or moves. It returns false if the client has moved or left. conn is the connection below c's.
 func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *ready) (stays bool) {
-	tcp := bareTCP(conn, c.conn, l.Options.Config.ServerCreds)
+	tcp := l.Options.acceptedTCP(conn, c.conn)
 	if h, n := helloOf(c.first); tcp == nil || n == 0 || n < len(c.first) || h.Features&wire.FeatureNear == 0 || !l.Near || l.Options.Upgrade == nil {
 		return true
 	}

@@ -272,6 +272,11 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 	return conn, o.PlainAuth(conn), nil, false, nil
 }
 
+// acceptedTCP returns the bare TCP connection below one that was accepted, as [bareTCP] does.
+func (o Options) acceptedTCP(conn, secured net.Conn) *net.TCPConn {
+	return bareTCP(conn, secured, o.Config.ServerCreds)
+}
+
 // agreed reports whether the handshake with the result auth has agreed on nearcall's protocol, by
 // ALPN.
 func agreed(auth credentials.AuthInfo) bool {
