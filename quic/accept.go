@@ -37,55 +37,27 @@ func (s *session) begin(qs *q.Stream) *stream {
 		s.served = true
 		s.live[st] = struct{}{}
 		s.performLocked(s.life.CallBegins())
-		st.round = s.round
-		if s.sweep == nil {
-			s.sweep = time.AfterFunc(beginTime, s.sweepLive)
-		}
 		s.checkAnsweredLocked()
 	}
 	s.mu.Unlock()
 	if !refused {
 		return st
 	}
-	qs.CancelRead(q.StreamErrorCode(wire.ResetUnprocessed))
-	qs.CancelWrite(q.StreamErrorCode(wire.ResetUnprocessed))
+	reset(qs, wire.ResetUnprocessed)
 	qs.ReleaseStreamCredit()
 	return nil
 }
 
-// A call of the peer is reset if its head has not arrived after one to two times
-// beginTime.
+// beginTime is how long the head of a call may take to arrive.
 const beginTime = 20 * time.Second
-
-// sweepLive resets the calls that have not begun in time.
-func (s *session) sweepLive() {
-	var late []*stream
-	s.mu.Lock()
-	s.round++
-	waiting := false
-	for st := range s.live {
-		if st.caller || st.begun.Load() {
-			continue
-		}
-		waiting = true
-		if st.round < s.round-1 {
-			late = append(late, st)
-		}
-	}
-	s.sweep = nil
-	if waiting && s.life.Reason() == nil {
-		s.sweep = time.AfterFunc(beginTime, s.sweepLive)
-	}
-	s.mu.Unlock()
-	for _, st := range late {
-		st.abort(encoded.Because{Text: "the call has no head", Kind: link.ErrBroken}, true)
-	}
-}
 
 // serve reads the head of a call and offers it to the acceptor. Then it reads the rest of the call.
 func (s *session) serve(st *stream) {
+	late := time.AfterFunc(beginTime, func() {
+		st.abort(encoded.Because{Text: "the call has no head", Kind: link.ErrBroken}, true)
+	})
 	o, err := st.readHead()
-	st.begun.Store(true)
+	late.Stop()
 	if err == nil {
 		err = context.Cause(st.qs.Context())
 	}

@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall/internal/counters"
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -48,34 +48,27 @@ func (s *session) handleControl() error {
 		return errors.New("the peer did not complete the handshake in time")
 	}
 	_ = control.SetReadDeadline(time.Now().Add(s.handshake))
-	var buf [1024]byte // has room for the longest frame that docs/protocol.md allows here
-	n, met := 0, false
-	for {
-		m, err := control.Read(buf[n:])
-		n += m
-		rest := buf[:n]
-		for {
-			f, size, err := wire.Next(rest)
-			if err == nil && size > 0 {
-				err = s.handleControlFrame(f, met)
-			}
-			if err != nil {
-				return err
-			}
-			if size == 0 {
-				break
-			}
+	in := bufio.NewReaderSize(control, 1024) // has room for the longest frame that docs/protocol.md allows here
+	for need, met := 1, false; ; {
+		_, err := in.Peek(need)
+		b, _ := in.Peek(in.Buffered())
+		f, n, wrong := wire.Next(b)
+		if wrong == nil && n > 0 {
+			wrong = s.handleControlFrame(f, met)
+		}
+		switch {
+		case wrong != nil:
+			return wrong
+		case n > 0:
+			_, _ = in.Discard(n)
+			need = 1
 			if !met {
 				met = true
 				_ = control.SetReadDeadline(time.Time{})
 			}
-			rest = rest[size:]
-		}
-		n = copy(buf[:], rest)
-		switch {
-		case n == len(buf):
-			return wire.ProtocolError("a frame of the control stream is larger than %d bytes", n)
-		case err == io.EOF && n == 0 && met:
+		case err == bufio.ErrBufferFull:
+			return wire.ProtocolError("a frame of the control stream is larger than %d bytes", len(b))
+		case err == io.EOF && len(b) == 0 && met:
 			s.handleDone()
 			return nil
 		case err != nil && closes(err):
@@ -84,6 +77,8 @@ func (s *session) handleControl() error {
 			return errors.New("the peer did not complete the handshake in time")
 		case err != nil:
 			return wire.ProtocolError("the control stream ended early: %v", err)
+		default:
+			need = len(b) + 1
 		}
 	}
 }
@@ -107,9 +102,6 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 		}
 		s.mu.Lock()
 		s.hello = h
-		if !link.IsClosed(s.metOrDone) {
-			close(s.metOrDone)
-		}
 		s.mu.Unlock()
 		s.counted.Begin(s.client, counters.QUIC)
 		close(s.met)

@@ -52,13 +52,7 @@ type stallCheck struct {
 // performLocked does what life says.
 func (s *session) performLocked(do lifecycle.Task) {
 	if do&lifecycle.RefuseOwn != 0 {
-		close(s.done)
-		if !link.IsClosed(s.metOrDone) {
-			close(s.metOrDone)
-		}
-		for o := range s.opening {
-			o.cancel()
-		}
+		s.stopCalls()
 	}
 	if do&lifecycle.Announce != 0 {
 		s.drain.asked = true

@@ -34,11 +34,9 @@ type listener struct {
 	cancel context.CancelFunc
 	shakes atomic.Int64 // handshakes that run
 
-	mu       sync.Mutex
-	served   bool
-	sessions int
-	tr       *q.Transport // nil before Sessions
-	released bool
+	mu     sync.Mutex
+	tr     *q.Transport   // nil before Sessions
+	needed sync.WaitGroup // what needs the socket: the sessions, and the method Sessions
 }
 
 func listen(rest string) (registry.Listener, error) {
@@ -95,43 +93,30 @@ func (l *listener) Configure(s *registry.Settings) error {
 
 // Close implements [net.Listener]. The sessions go on.
 func (l *listener) Close() error {
-	l.cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.releaseLocked()
-	return nil
-}
-
-// releaseLocked closes the socket if nothing needs it.
-func (l *listener) releaseLocked() {
-	if l.released || l.ctx.Err() == nil || l.sessions > 0 {
-		return
+	if l.ctx.Err() != nil {
+		return nil
 	}
-	l.released = true
-	tr := l.tr
+	l.cancel()
 	go func() {
-		if tr != nil {
-			_ = tr.Close()
+		l.needed.Wait()
+		if l.tr != nil {
+			_ = l.tr.Close()
 		}
 		_ = l.pc.Close()
 	}()
-}
-
-// add counts a session, or stops counting it.
-func (l *listener) add(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sessions += n
-	l.releaseLocked()
+	return nil
 }
 
 func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
-	next, err := l.listen()
+	ln, err := l.listen()
 	if err != nil {
 		return err
 	}
+	defer l.needed.Done()
 	for {
-		conn, err := next(l.ctx)
+		conn, err := ln.Accept(l.ctx)
 		switch {
 		case l.ctx.Err() != nil:
 			if err == nil {
@@ -141,7 +126,6 @@ func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
 		case err != nil:
 			return err
 		}
-		l.add(1)
 		l.begin(conn, accept)
 	}
 }
@@ -154,28 +138,27 @@ func refuse(conn *q.Conn) {
 func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
 	l.shaken(conn)
 	if helloTime(l.settings.Config) < 0 { // calls may arrive before the HELLO that would be too late
-		l.add(-1)
 		refuse(conn)
 		return
 	}
 	s := newSession(conn, sessionOptions{
 		name: "quic:" + conn.RemoteAddr().String(), config: l.settings.Config, liveness: livenessOf(l.config), limits: lifecycle.LimitsOf(l.settings.Config, true, closeTimeout),
-		handshake: helloTime(l.settings.Config), gone: func() { l.add(-1) },
+		handshake: helloTime(l.settings.Config), gone: l.needed.Done,
 	})
 	a := accept(s)
 	if a == nil {
-		l.add(-1)
 		refuse(conn)
 		return
 	}
+	l.needed.Add(1)
 	s.start(a)
 }
 
-// listen starts listening. next returns the next connection.
-func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err error) {
+// listen starts listening, for Sessions, which needs the socket then.
+func (l *listener) listen() (*q.Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.served {
+	if l.tr != nil {
 		return nil, link.ErrServed
 	}
 	if l.settings == nil {
@@ -184,7 +167,6 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 	if l.ctx.Err() != nil {
 		return nil, net.ErrClosed
 	}
-	l.served = true
 	l.tr = &q.Transport{
 		Conn:                l.pc,
 		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= unvalidated },
@@ -199,11 +181,12 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		}
 		return own, nil
 	}
+	l.needed.Add(1)
 	ln, err := l.tr.Listen(l.tls.Clone(), l.config)
 	if err != nil {
-		return nil, err
+		l.needed.Done()
 	}
-	return ln.Accept, nil
+	return ln, err
 }
 
 // shake counts the handshake of a connection until it ends, or fails.

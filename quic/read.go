@@ -123,15 +123,9 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 // part keeps a part of a block.
 func (st *stream) part(body []byte) error {
 	r := &st.input
-	if r.parts == nil {
-		r.parts = encoded.NewBuffer(len(body))
-	}
-	n := len(r.parts.B) + len(body)
-	if limit := st.session.maxHeader(); n > limit {
+	r.parts = r.parts.MakeRoom(len(body))
+	if limit := st.session.maxHeader(); len(r.parts.B)+len(body) > limit {
 		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", limit)
-	}
-	if n > cap(r.parts.B) {
-		r.parts = r.parts.Grow(max(n, 2*len(r.parts.B)))
 	}
 	r.parts.B = append(r.parts.B, body...)
 	return nil

@@ -73,9 +73,7 @@ func (st *stream) Send(f *link.Frame) error {
 		st.ended = true
 		st.out.err = link.ErrEnded
 		st.in.Close(link.ErrEnded)
-		wait.Unpark(st.out.sender.Wake())
-		wait.Unpark(st.in.receiver.Wake())
-		wait.Unpark(st.in.pump.Wake())
+		st.wakeLocked()
 	}
 	if !step.Done() {
 		st.sendLocked(&step)

@@ -41,17 +41,17 @@ type session struct {
 	peer     *link.Peer
 	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
 
-	met        chan struct{}  // closed when the peer's HELLO has arrived
-	done       chan struct{}  // closed when no new calls are made
-	metOrDone  chan struct{}  // closed with the first of these; guarded by mu
-	over       chan struct{}  // closed when all calls have ended
-	closed     chan struct{}  // closed when the connection is closed and Gone was called
-	drained    chan struct{}  // closed when no more calls of the peer are accepted
-	answered   atomic.Bool    // the peer has answered one of our calls
-	held       atomic.Int64   // bytes of messages that wait to be received, on all calls
-	taken      atomic.Int64   // bytes of large replies that quic-go has put into packets
-	peerDrains atomic.Bool    // the peer takes no more calls
-	keeper     encoded.Keeper // of messages that arrive
+	met        chan struct{}      // closed when the peer's HELLO has arrived
+	calling    context.Context    // ends when no new calls are made
+	stopCalls  context.CancelFunc // ends calling
+	over       chan struct{}      // closed when all calls have ended
+	closed     chan struct{}      // closed when the connection is closed and Gone was called
+	drained    chan struct{}      // closed when no more calls of the peer are accepted
+	answered   atomic.Bool        // the peer has answered one of our calls
+	held       atomic.Int64       // bytes of messages that wait to be received, on all calls
+	taken      atomic.Int64       // bytes of large replies that quic-go has put into packets
+	peerDrains atomic.Bool        // the peer takes no more calls
+	keeper     encoded.Keeper     // of messages that arrive
 	counted    counters.Session
 
 	mu      sync.Mutex
@@ -64,10 +64,7 @@ type session struct {
 	seen    uint64          // the number of the last call that the peer has made
 	opened  uint64          // the number of the last call that this side has made
 	live    map[*stream]struct{}
-	opening map[*opening]struct{}
-	sweep   *time.Timer // ends calls that do not begin
 	stall   stallCheck
-	round   int         // how often sweepLive has run
 	spent   []*q.Stream // ended calls whose credit is not released yet
 	release *time.Timer // releases this credit; nil if spent is empty
 }
@@ -77,18 +74,16 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		sessionOptions: o,
 		conn:           conn,
 		met:            make(chan struct{}),
-		done:           make(chan struct{}),
-		metOrDone:      make(chan struct{}),
 		over:           make(chan struct{}),
 		closed:         make(chan struct{}),
 		drained:        make(chan struct{}),
 		hello:          wire.Hello{Block: wire.MinBlock},
 		live:           make(map[*stream]struct{}),
-		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{Blocks: true, OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
+	s.calling, s.stopCalls = context.WithCancel(context.Background())
 	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
 	s.life.Keepalive = lifecycle.Keepalive{} // quic-go's, see liveness
@@ -138,13 +133,10 @@ func (s *session) meet(ctx context.Context) error {
 	}
 }
 
-// An opening is a call that waits until the peer accepts another call.
-type opening struct{ cancel context.CancelFunc }
-
-// drop resets a stream of which nothing was sent.
-func drop(qs *q.Stream) {
-	qs.CancelRead(q.StreamErrorCode(wire.ResetCancelled))
-	qs.CancelWrite(q.StreamErrorCode(wire.ResetCancelled))
+// reset resets both directions of a stream of which nothing was sent.
+func reset(qs *q.Stream, code wire.ResetCode) {
+	qs.CancelRead(q.StreamErrorCode(code))
+	qs.CancelWrite(q.StreamErrorCode(code))
 }
 
 // open opens a call. It waits while the peer's limit of calls is reached.
@@ -175,7 +167,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refusal := s.life.Refusal(); refusal != nil {
-		drop(qs)
+		reset(qs, wire.ResetCancelled)
 		return nil, link.Unprocessed{Err: refusal, Unsent: true}
 	}
 	s.live[st] = struct{}{}
@@ -189,8 +181,11 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	n := wire.HeadSize(o)
 	if !s.client || n > wire.MinBlock {
-		if err := wait.Closed(ctx, s.metOrDone); err != nil {
-			return link.ContextEnd(err)
+		select {
+		case <-s.met:
+		case <-s.Done():
+		case <-ctx.Done():
+			return link.ContextEnd(wait.DoneErr(ctx))
 		}
 	}
 	s.mu.Lock()
@@ -208,21 +203,10 @@ func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 
 // openLater opens a stream once the peer takes another one.
 func (s *session) openLater(ctx context.Context) (*q.Stream, error) {
-	all, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	o := &opening{cancel: cancel}
-	s.mu.Lock()
-	if s.life.Refusal() != nil {
-		cancel()
-	}
-	s.opening[o] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.opening, o)
-		s.mu.Unlock()
-	}()
-	return s.conn.OpenStreamSync(all)
+	defer context.AfterFunc(s.calling, cancel)()
+	return s.conn.OpenStreamSync(ctx)
 }
 
 func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
@@ -248,7 +232,7 @@ func timeoutOf(deadline time.Time) time.Duration {
 	return max(time.Until(deadline), 1)
 }
 
-func (s *session) Done() <-chan struct{}  { return s.done }
+func (s *session) Done() <-chan struct{}  { return s.calling.Done() }
 func (s *session) Ended() <-chan struct{} { return s.over }
 func (s *session) Peer() *link.Peer       { return s.peer }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	q "github.com/quic-go/quic-go"
@@ -21,15 +20,12 @@ type stream struct {
 	session  *session
 	qs       *q.Stream
 	caller   bool
-	deadline time.Time   // of a call of this side; zero for none
-	direct   bool        // the caller of Invoke waits, and reads the stream itself
-	sends    string      // the compressor of sent messages; used by the sender only
-	begun    atomic.Bool // the head of the peer's call has arrived
+	deadline time.Time // of a call of this side; zero for none
+	direct   bool      // the caller of Invoke waits, and reads the stream itself
+	sends    string    // the compressor of sent messages; used by the sender only
 	input    input
 
-	// Guarded by session.mu.
-	holds int // while above 0, the peer cannot open another call in place of this one
-	round int // session.round when the call was accepted
+	holds int // while above 0, the peer cannot open another call in place of this one; guarded by session.mu
 
 	mu      sync.Mutex
 	onAbort func(error)
@@ -124,13 +120,18 @@ func (st *stream) abort(reason error, tell bool) {
 	}
 	st.resetLocked(reason, tell)
 	st.forgetLocked()
-	wait.Unpark(st.out.sender.Wake())
-	wait.Unpark(st.in.receiver.Wake())
-	wait.Unpark(st.in.pump.Wake())
+	st.wakeLocked()
 	st.mu.Unlock()
 	if f != nil && st.caller {
 		f(reason)
 	}
+}
+
+// wakeLocked wakes all that wait for the stream.
+func (st *stream) wakeLocked() {
+	wait.Unpark(st.out.sender.Wake())
+	wait.Unpark(st.in.receiver.Wake())
+	wait.Unpark(st.in.pump.Wake())
 }
 
 // resetLocked ends both directions of the QUIC stream.

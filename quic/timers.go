@@ -91,7 +91,7 @@ func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.performLocked(s.life.Closes())
-	for _, t := range []*time.Timer{s.sweep, s.stall.timer, s.release, s.liveness.timer} {
+	for _, t := range []*time.Timer{s.stall.timer, s.release, s.liveness.timer} {
 		if t != nil {
 			t.Stop()
 		}

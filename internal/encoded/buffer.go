@@ -64,6 +64,18 @@ func (b *Buffer) Grow(n int) *Buffer {
 	return larger
 }
 
+// MakeRoom returns b, or a buffer with its contents, that has room for n more bytes. If b, which may
+// be nil, has to grow, it at least doubles.
+func (b *Buffer) MakeRoom(n int) *Buffer {
+	switch {
+	case b == nil:
+		return NewBuffer(n)
+	case len(b.B)+n > cap(b.B):
+		return b.Grow(max(len(b.B)+n, 2*len(b.B)))
+	}
+	return b
+}
+
 // Messages of at least minKept bytes may keep the memory that they arrive in.
 const minKept = 256 << 10
 

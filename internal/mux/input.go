@@ -422,7 +422,7 @@ type parts struct {
 func (s *Session) handlePart(f wire.Frame) error {
 	p := &s.reading.parts
 	if p.b == nil {
-		p.of, p.b = f.Stream, newBuffer(len(f.Body))
+		p.of, p.b = f.Stream, p.b.MakeRoom(len(f.Body))
 		p.late = time.AfterFunc(blockTime, func() {
 			s.fail(wire.ProtocolError("a block was not finished within %v", blockTime))
 		})
@@ -430,22 +430,14 @@ func (s *Session) handlePart(f wire.Frame) error {
 	if len(p.b.B)+len(f.Body) > s.opts.Config.MaxHeader {
 		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Config.MaxHeader)
 	}
-	p.makeRoom(len(f.Body))
+	p.b = p.b.MakeRoom(len(f.Body))
 	p.b.B = append(p.b.B, f.Body...)
 	return nil
 }
 
-// makeRoom makes room for n more bytes. If it has to grow the buffer, it at least doubles it.
-func (p *parts) makeRoom(n int) {
-	if need := len(p.b.B) + n; need > cap(p.b.B) {
-		p.b = p.b.Grow(max(need, 2*len(p.b.B)))
-	}
-}
-
 // finish returns the block's parts, with room for its last n bytes. The caller frees the buffer.
 func (p *parts) finish(n int) *buffer {
-	p.makeRoom(n)
-	b := p.b
+	b := p.b.MakeRoom(n)
 	p.late.Stop()
 	*p = parts{}
 	return b
