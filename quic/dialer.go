@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -30,9 +31,7 @@ type dialer struct {
 
 func newDialer(target, rest string, s *registry.Settings) (link.Dialer, error) {
 	d := &dialer{target: target, address: rest, tls: secured(s.TLS), config: clientConfig(s), settings: s, listen: func() (net.PacketConn, error) { return openSocket(":0") }}
-	if d.tls.ServerName == "" {
-		d.tls.ServerName = hostOf(s.Authority)
-	}
+	d.tls.ServerName = cmp.Or(d.tls.ServerName, link.HostOf(s.Authority))
 	d.config.TokenStore = q.NewLRUTokenStore(1, 4)
 	return d, nil
 }
@@ -106,7 +105,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	}
 	s := newSession(conn, sessionOptions{
 		name: d.target, client: true, config: d.settings.Config,
-		handshake: handshake, gone: closeSocket, liveness: livenessOf(d.config), limits: lifecycle.Limits{Patience: closeTimeout},
+		handshake: handshake, gone: closeSocket, silence: silenceOf(d.config), limits: lifecycle.Limits{Patience: closeTimeout},
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {

@@ -256,8 +256,7 @@ type drain struct {
 	answered bool   // the peer has named its last call
 	awaited  uint64 // the number of that call
 
-	got   int    // how many DRAINs have arrived
-	takes uint64 // the number of the last of our calls that the peer accepts
+	limit lifecycle.DrainLimit
 }
 
 func (s *session) Drain() <-chan struct{} {
@@ -300,18 +299,15 @@ func (s *session) handlePong(data [8]byte) error {
 }
 
 // handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
-// none of its calls with a number above last. Each DRAIN makes this side walk all calls, so a
-// third DRAIN, or a DRAIN with nothing new, is an error.
+// none of its calls with a number above last.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
 	var callers, lost []*stream
 	s.mu.Lock()
-	d := &s.drain
-	if d.got++; d.got > 2 || last >= d.takes {
+	if s.drain.limit.Exceeded(last) {
 		s.mu.Unlock()
 		return wire.ProtocolError("the peer drains twice")
 	}
-	d.takes = last
 	s.performLocked(s.life.PeerDrains(reason))
 	s.peerDrains.Store(true)
 	for st := range s.live {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 )
@@ -80,8 +81,8 @@ func TestConfigOfAnyDurations(t *testing.T) {
 					t.Errorf("Time %v and Timeout %v: %+v", period, timeout, c)
 				}
 			}
-			for _, w := range []liveness{livenessOf(c), livenessOf(s)} {
-				if every := w.every(); every < time.Second/12 || w.probe+w.limit < 0 {
+			for _, w := range []lifecycle.Silence{silenceOf(c), silenceOf(s)} {
+				if every := w.Every(); every < time.Second/12 || w.Probe+w.Limit < 0 {
 					t.Errorf("Time %v and Timeout %v: %+v checks every %v", period, timeout, w, every)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func call(method string, message []byte) []byte {
 func framesOf(step *wire.Step) (b []byte) {
 	e := wire.Encoder{Literal: true}
 	for step.Stream = 1; !step.Done(); {
-		b, _ = e.Append(b, step, maxMessage)
+		b, _ = e.Append(b, step, math.MaxInt)
 	}
 	return b
 }

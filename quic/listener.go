@@ -142,7 +142,7 @@ func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) 
 		return
 	}
 	s := newSession(conn, sessionOptions{
-		name: "quic:" + conn.RemoteAddr().String(), config: l.settings.Config, liveness: livenessOf(l.config), limits: lifecycle.LimitsOf(l.settings.Config, true, closeTimeout),
+		name: "quic:" + conn.RemoteAddr().String(), config: l.settings.Config, silence: silenceOf(l.config), limits: lifecycle.LimitsOf(l.settings.Config, true, closeTimeout),
 		handshake: helloTime(l.settings.Config), gone: l.needed.Done,
 	})
 	a := accept(s)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,7 +22,7 @@ import (
 func head(end bool) []byte {
 	e := wire.Encoder{Literal: true}
 	step := wire.Step{Stream: 1, Open: &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}}, HalfClose: end}
-	b, _ := e.Append(nil, &step, maxMessage)
+	b, _ := e.Append(nil, &step, math.MaxInt)
 	return b
 }
 

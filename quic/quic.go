@@ -19,7 +19,6 @@ package quic
 
 import (
 	"crypto/tls"
-	"net"
 	"os"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/durations"
+	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	_ "github.com/nearcall/nearcall/quic/internal/generation"
@@ -91,9 +91,9 @@ func clientConfig(s *registry.Settings) *q.Config {
 // for overflow.
 const never = 100 * 365 * 24 * time.Hour
 
-// livenessOf returns the liveness check of a session with the configuration c.
-func livenessOf(c *q.Config) liveness {
-	return liveness{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout}
+// silenceOf returns the rule for the silence of a session's peer with the configuration c.
+func silenceOf(c *q.Config) lifecycle.Silence {
+	return lifecycle.Silence{Probe: c.KeepAlivePeriod, Limit: c.MaxIdleTimeout}
 }
 
 // secured returns a copy of c with the settings that QUIC needs.
@@ -102,14 +102,6 @@ func secured(c *tls.Config) *tls.Config {
 	c.NextProtos = []string{alpn}
 	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
 	return c
-}
-
-// hostOf returns the host of an authority.
-func hostOf(authority string) string {
-	if host, _, err := net.SplitHostPort(authority); err == nil {
-		return host
-	}
-	return authority
 }
 
 // quic-go warns on stderr if a socket's buffers are smaller than it wants. checkBuffers tells

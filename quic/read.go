@@ -35,15 +35,11 @@ func (st *stream) fill() error {
 		r.buf, r.at = encoded.NewBuffer(readBuffer), 0
 	case len(r.buf.B) < cap(r.buf.B):
 	default:
-		rest := r.buf.B[r.at:]
-		larger := encoded.NewBuffer(min(max(2*cap(r.buf.B), readBuffer), maxRead))
-		if len(rest) < cap(r.buf.B)/2 {
-			larger.Free()
-			larger = encoded.NewBuffer(cap(r.buf.B))
+		rest := copy(r.buf.B, r.buf.B[r.at:])
+		r.buf.B, r.at = r.buf.B[:rest], 0
+		if rest >= cap(r.buf.B)/2 {
+			r.buf = r.buf.Grow(min(2*cap(r.buf.B), maxRead))
 		}
-		larger.B = append(larger.B, rest...)
-		r.buf.Free()
-		r.buf, r.at = larger, 0
 	}
 	n, err := st.qs.Read(r.buf.B[len(r.buf.B):cap(r.buf.B)])
 	r.buf.B = r.buf.B[:len(r.buf.B)+n]

@@ -2,6 +2,7 @@ package quic
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 
 	q "github.com/quic-go/quic-go"
@@ -101,7 +102,7 @@ func (st *stream) sendLocked(step *wire.Step) {
 	}
 	e := wire.Encoder{Literal: true}
 	for !step.Done() {
-		b.B, _ = e.Append(b.B, step, maxMessage)
+		b.B, _ = e.Append(b.B, step, math.MaxInt) // the credit is QUIC's
 	}
 	st.out.fin = st.out.fin || last
 	if st.out.writing {
@@ -129,10 +130,6 @@ func (st *stream) sendLocked(step *wire.Step) {
 	st.out.writing = true
 	go st.write(b)
 }
-
-// maxMessage is more credit than any message takes. QUIC has its own flow control, so the encoder
-// must not limit messages.
-const maxMessage = int(^uint(0) >> 1)
 
 // write writes b, and bytes that are queued meanwhile.
 func (st *stream) write(b *encoded.Buffer) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,9 +25,9 @@ type sessionOptions struct {
 	client    bool   // this side opened the connection
 	config    *options.Connections
 	limits    lifecycle.Limits
-	liveness  liveness
-	handshake time.Duration // limit for the peer's HELLO
-	gone      func()        // called when the connection is closed; may be nil
+	silence   lifecycle.Silence // guarded by the session's mu
+	handshake time.Duration     // limit for the peer's HELLO
+	gone      func()            // called when the connection is closed; may be nil
 }
 
 // A session is one side of a connection.
@@ -67,6 +66,7 @@ type session struct {
 	stall   stallCheck
 	spent   []*q.Stream // ended calls whose credit is not released yet
 	release *time.Timer // releases this credit; nil if spent is empty
+	looks   *time.Timer // calls look
 }
 
 func newSession(conn *q.Conn, o sessionOptions) *session {
@@ -84,16 +84,15 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), Caps: link.Caps{Blocks: true, OneShot: true, Parallel: true}, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS), Path: counters.QUIC,
 	}
 	s.calling, s.stopCalls = context.WithCancel(context.Background())
-	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: o.limits, Clock: lifecycle.System{}}
-	s.life.Keepalive = lifecycle.Keepalive{} // quic-go's, see liveness
+	s.life.Keepalive = lifecycle.Keepalive{} // quic-go's, see look
 	return s
 }
 
 // start starts the session. a handles the peer's calls; if it is nil, they are refused.
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
-	s.startLiveness()
+	s.look()
 	s.greet()
 	go s.readControl()
 	if a != nil {

@@ -138,3 +138,21 @@ func TestOtherMessagesArePooled(t *testing.T) {
 		t.Error("a compressed message has its own memory")
 	}
 }
+
+func TestABufferMakesRoom(t *testing.T) {
+	var b *Buffer
+	for i := range 10_000 {
+		before := b
+		b = b.MakeRoom(3)
+		if free := cap(b.B) - len(b.B); free < 3 || len(b.B) != 3*i {
+			t.Fatalf("%d bytes, and room for %d more", len(b.B), free)
+		}
+		if before != nil && before != b && cap(b.B) < 2*len(b.B) {
+			t.Errorf("with %d bytes the buffer grows to %d", len(b.B), cap(b.B))
+		}
+		b.B = append(b.B, 'a', 'b', 'c')
+	}
+	if !bytes.Equal(b.B, bytes.Repeat([]byte("abc"), 10_000)) {
+		t.Error("the bytes have changed")
+	}
+}

@@ -17,6 +17,22 @@ func LimitsOf(c *options.Connections, accepted bool, patience time.Duration) Lim
 	return l
 }
 
+// A DrainLimit checks the DRAINs of a peer. Each makes this side look at all its calls, so the peer
+// sends at most two: the first announces the drain, and the second names an earlier last call.
+type DrainLimit struct {
+	Drains int // how many have arrived
+	last   uint64
+}
+
+// Exceeded records a DRAIN that names the last call, and reports whether it is one too many, or says
+// nothing new.
+func (d *DrainLimit) Exceeded(last uint64) bool {
+	d.Drains++
+	old := d.Drains > 1 && last >= d.last
+	d.last = last
+	return d.Drains > 2 || old
+}
+
 const maxStrikes = 2 // gRPC's
 
 // A PingLimit counts the PINGs of a client that come too early, as gRPC's servers do.

@@ -87,6 +87,14 @@ func (Connection) SetDeadline(time.Time) error      { return errNotYours }
 func (Connection) SetReadDeadline(time.Time) error  { return errNotYours }
 func (Connection) SetWriteDeadline(time.Time) error { return errNotYours }
 
+// HostOf returns the host of an authority.
+func HostOf(authority string) string {
+	if host, _, err := net.SplitHostPort(authority); err == nil {
+		return host
+	}
+	return authority
+}
+
 // withPort returns the address a if it has a host and a port. Otherwise it returns the address
 // with port 0 added. The address may be nil.
 func withPort(a net.Addr) net.Addr {

@@ -82,3 +82,11 @@ func TestTLSInfoIsThatOfGRPC(t *testing.T) {
 		t.Errorf("only %d certificates have a SPIFFE ID", with)
 	}
 }
+
+func TestHostOfAnAuthority(t *testing.T) {
+	for authority, want := range map[string]string{"a.example:443": "a.example", "a.example": "a.example", "[::1]:443": "::1", "::1": "::1", "": ""} {
+		if got := link.HostOf(authority); got != want {
+			t.Errorf("HostOf(%q) is %q, want %q", authority, got, want)
+		}
+	}
+}

@@ -242,8 +242,7 @@ func (s *Session) hasRepliesLocked() bool {
 type drain struct {
 	ping uint64 // the number of the PING that followed this side's announcement
 
-	got        int    // how many DRAINs have arrived
-	takes      uint64 // the last of our calls that the peer accepts
+	limit      lifecycle.DrainLimit
 	unnumbered int    // our calls that had no number when the peer announced its drain
 	pongs      []byte // PONGs that follow the heads of these calls
 }
@@ -258,15 +257,12 @@ func (s *Session) Drain() <-chan struct{} {
 }
 
 // handleDrainLocked handles the peer's DRAIN. From now on this side makes no calls, and the peer
-// accepts none of its calls with a number above last. Each DRAIN makes this side walk all live
-// streams, so a third DRAIN, or a DRAIN with nothing new, is an error.
+// accepts none of its calls with a number above last.
 func (s *Session) handleDrainLocked(last uint64, after *callbacks) error {
 	d := &s.drain
-	if d.got++; d.got > 2 || last >= d.takes {
+	if d.limit.Exceeded(last) {
 		return wire.ProtocolError("the peer drains twice")
 	}
-	first := d.got == 1
-	d.takes = last
 	s.pingLimit.Spoke() // so that the PING after DRAIN does not count as too early
 	reason := lifecycle.ErrPeerStops
 	if !s.opts.Client {
@@ -281,7 +277,7 @@ func (s *Session) handleDrainLocked(last uint64, after *callbacks) error {
 			st.abortLocked(encoded.Unprocessed(reason, st.answered), false, after)
 		case st.id == 0 && last < wire.NoLast:
 			st.abortLocked(link.Unprocessed{Err: reason, Unsent: true}, false, after)
-		case st.id == 0 && first:
+		case st.id == 0 && d.limit.Drains == 1:
 			d.unnumbered++
 		}
 	}

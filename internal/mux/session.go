@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"sync"
 	"time"
 
@@ -187,7 +186,6 @@ func New(conn Conn, o Options) *Session {
 	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.Config.MaxHeader
 	s.reading.spinBudget.earned = maxEarned
 	s.writing.connOut = s.hello.Connection
-	s.drain.takes = math.MaxUint64
 	s.life = lifecycle.Life{Limits: lifecycle.LimitsOf(o.Config, !o.Client, o.CloseTimeout), Clock: lifecycle.System{}}
 	return s
 }

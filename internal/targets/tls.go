@@ -119,11 +119,7 @@ type httpCredentials struct {
 func (c httpCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	config := c.config.Clone()
 	config.NextProtos = []string{"http/1.1"}
-	host, _, err := net.SplitHostPort(authority)
-	if err != nil {
-		host = authority
-	}
-	config.ServerName = cmp.Or(config.ServerName, host)
+	config.ServerName = cmp.Or(config.ServerName, link.HostOf(authority))
 	secured := tls.Client(conn, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
