@@ -241,6 +241,7 @@ func (p *Policy) ResolverError(err error) {
 
 // UpdateSubConnState implements [balancer.Balancer]. It is called only for SubConns without a listener.
 func (p *Policy) UpdateSubConnState(sc balancer.SubConn, s balancer.SubConnState) {
+	//lint:ignore SA1019 policies may still rely on it
 	p.Child.UpdateSubConnState(sc, s)
 }
 

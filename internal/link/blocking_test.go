@@ -295,5 +295,3 @@ func (text) Unmarshal(data []byte, v any) error {
 	*v.(*string) = string(data)
 	return nil
 }
-
-func textCodec() message.Codec { return codec.WrapV1(text{}) }

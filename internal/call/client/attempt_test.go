@@ -26,14 +26,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/callservice"
-	"github.com/nearcall/nearcall/internal/wait"
 )
-
-// distant is a session like a socket's: without a shortcut for unary calls, and to a
-// callee that does not get the caller's context.
-type distant struct{ link.Session }
-
-func (distant) Peer() *link.Peer { return &link.Peer{} }
 
 var (
 	errUnseen = link.Unprocessed{Err: errors.New("going away")}
@@ -177,8 +170,6 @@ func (st *doomedStream) OnAbort(f func(error)) {
 		f(reason)
 	}
 }
-
-func (st *doomedStream) SetWaiter(wait.Waiter) {}
 
 // inTurn is a Sessions that returns each session once, and then none.
 type inTurn struct {

@@ -9,7 +9,6 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/callservice"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A headless session's peer sends a message without a header before it, which our servers
@@ -37,9 +36,8 @@ func (st *headlessStream) Recv(f *link.Frame) error {
 	return nil
 }
 
-func (*headlessStream) Abort(error)           {}
-func (*headlessStream) OnAbort(func(error))   {}
-func (*headlessStream) SetWaiter(wait.Waiter) {}
+func (*headlessStream) Abort(error)         {}
+func (*headlessStream) OnAbort(func(error)) {}
 
 // If the peer sends a message first, Header does not wait.
 func TestAMessageWithoutAHeader(t *testing.T) {

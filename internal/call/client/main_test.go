@@ -48,14 +48,6 @@ type clientSetup struct {
 	Config
 }
 
-// limited returns the options of a server whose connections from other processes run so many
-// handlers at most; 0 for no limit.
-func limited(handlers uint32) *options.Server {
-	o := options.NewServer(nil)
-	o.MaxStreams = handlers
-	return o
-}
-
 // start returns a bed with the handlers h. sc and cc, which may be nil, change the
 // configurations of the server and the client.
 func start(t testing.TB, h handlers, sc func(*options.Server), cc func(*clientSetup)) *bed {

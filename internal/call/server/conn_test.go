@@ -13,7 +13,6 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/callservice"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // An abortable stream carries no frames. Its caller may reset it.
@@ -23,7 +22,6 @@ type abortable struct {
 }
 
 func (s *abortable) OnAbort(f func(error))    { s.reset = f }
-func (s *abortable) SetWaiter(wait.Waiter)    {}
 func (s *abortable) Send(*link.Frame) error   { return nil }
 func (s *abortable) Recv(f *link.Frame) error { f.Reset(); return link.ErrEnded }
 func (s *abortable) Abort(reason error)       {}
