@@ -111,12 +111,26 @@ func TestGoPluginsTestsAndExample(t *testing.T) {
 	goCommand(t, ".", "build", "-modfile="+mod, flags, "-o", kv, "github.com/hashicorp/go-plugin/examples/grpc/plugin-go-grpc")
 
 	outcomes := func(t *testing.T, env []string) map[string]string {
-		cmd := exec.Command(tests, "-test.v", "-test.run", goPluginTests)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-		out, _ := cmd.Output() // some tests fail
 		found := map[string]string{}
-		for _, m := range outcome.FindAllStringSubmatch(string(out), -1) {
-			found[m[2]] = m[1]
+		run := func(pattern string) {
+			cmd := exec.Command(tests, "-test.v", "-test.run", pattern)
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+			out, _ := cmd.Output() // some tests fail
+			for _, m := range outcome.FindAllStringSubmatch(string(out), -1) {
+				found[m[2]] = m[1]
+			}
+		}
+		run(goPluginTests)
+		// With grpc-go alone, too, go-plugin's tests of multiplexing fail now and then on a busy machine. So the
+		// tests that have failed run again, and the second outcome counts.
+		var failed []string
+		for name, outcome := range found {
+			if outcome == "FAIL" && !strings.Contains(name, "/") {
+				failed = append(failed, name)
+			}
+		}
+		if len(failed) > 0 {
+			run("^(" + strings.Join(failed, "|") + ")$")
 		}
 		return found
 	}
