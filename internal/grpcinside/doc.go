@@ -67,7 +67,7 @@ func (p *Part) check(found bool) bool {
 // The parts, which the package comment describes.
 var ConfigSelector, ConfigText, Policies, Marks, Frames, States, ContextKeys, RawMetadata, Compressors, Accepted, Interceptors, ProtoCodec Part
 
-// Parts has the parts by their names.
+// Parts maps the names of the parts to them.
 var Parts = map[string]*Part{
 	"ConfigSelector": &ConfigSelector, "ConfigText": &ConfigText, "Policies": &Policies, "Marks": &Marks,
 	"Frames": &Frames, "States": &States, "ContextKeys": &ContextKeys, "RawMetadata": &RawMetadata,

@@ -22,8 +22,8 @@ import (
 //     goroutine passes bytes, and accesses no memory of the task. So it does no harm after the task
 //     was abandoned.
 //   - If a task was abandoned while it waited, its stream is aborted, so that the stream keeps none
-//     of the peer's places. A call of Invoke goes on without the task until its context ends or the
-//     peer answers.
+//     of the peer's places. A stream that waits for one of these is opened first, so a handler may
+//     see it. A call of Invoke goes on without the task until its context ends or the peer answers.
 
 // A TaskStream is a [Stream] that suspends a task that waits in Send or Recv. All other streams
 // block their goroutine there.
@@ -69,7 +69,7 @@ func Invoke(ctx context.Context, s Session, c *UnaryCall) error {
 	case unfit == nil:
 	case err == nil:
 		c.ReplyError, c.Replied = unfit, false
-	default: // there were two replies, and the error of the first one wins
+	default: // there were two replies; that one cannot be decoded says more
 		err = unfit
 	}
 	return err

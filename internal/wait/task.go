@@ -1,6 +1,9 @@
 package wait
 
-import "context"
+import (
+	"context"
+	"runtime"
+)
 
 // A Job is the work of a task.
 type Job interface {
@@ -121,19 +124,32 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 }
 
 // Outside runs f, which may block its goroutine, and returns f's error. If the caller is a task, f
-// runs on another goroutine and w waits for it, so that the task does not block its loop.
+// runs on another goroutine and w waits for it, so that the task does not block its loop. A panic or
+// Goexit of f continues in the task, which may recover the panic.
 func Outside(w Waiter, f func() error) error {
 	if l, ok := w.(interface{ Inside() bool }); w == nil || ok && !l.Inside() {
 		return f()
 	}
 	p := w.Parker()
 	var err error
+	var panicked any
+	returned := false
 	go func() {
+		defer func() {
+			panicked = recover() // nil if f has returned, and for Goexit
+			p.Unpark()
+		}()
 		err = f()
-		p.Unpark()
+		returned = true
 	}()
 	_ = p.Park(context.Background())
 	w.Release(p)
+	switch {
+	case panicked != nil:
+		panic(panicked)
+	case !returned:
+		runtime.Goexit()
+	}
 	return err
 }
 

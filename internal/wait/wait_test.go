@@ -554,7 +554,6 @@ func TestWaitContextAgainstItsContext(t *testing.T) {
 	}
 }
 
-// What runs outside of a task has returned when the task goes on.
 // What a goroutine waits for runs on that goroutine, even if the Waiter is a loop.
 func TestOutsideALoopNothingRunsElsewhere(t *testing.T) {
 	for _, w := range []wait.Waiter{nil, transporttest.NewTasks()} {
@@ -566,6 +565,7 @@ func TestOutsideALoopNothingRunsElsewhere(t *testing.T) {
 	}
 }
 
+// What runs outside of a task has returned when the task goes on.
 func TestWhatRunsOutsideIsWaitedFor(t *testing.T) {
 	own := errors.New("own")
 	check := func(t *testing.T, w wait.Waiter) {
@@ -576,4 +576,28 @@ func TestWhatRunsOutsideIsWaitedFor(t *testing.T) {
 	}
 	eachKind(t, check)
 	check(t, nil)
+}
+
+// A panic of what runs outside of a task continues in the task.
+func TestAPanicOutsideIsTheTasks(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		defer func() {
+			if value := recover(); value != "own" {
+				t.Errorf("the task recovers %v", value)
+			}
+		}()
+		_ = wait.Outside(w, func() error { panic("own") })
+	})
+}
+
+func TestAGoexitOutsideEndsTheWaiter(t *testing.T) {
+	over := make(chan any)
+	go func() {
+		defer func() { over <- recover() }()
+		_ = wait.Outside(new(wait.Pool), func() error { runtime.Goexit(); return nil })
+		t.Error("Outside returns")
+	}()
+	if value := <-over; value != nil {
+		t.Errorf("it is a panic: %v", value)
+	}
 }

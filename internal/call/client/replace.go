@@ -287,7 +287,7 @@ func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind att
 	return nil
 }
 
-// This file keeps the sent steps of a call for replay on its next attempt, until the call is
+// The rest of this file keeps the sent steps of a call for replay on its next attempt, until the call is
 // committed. See attempt.go for the invariants.
 
 // A step is one send, kept for replay.

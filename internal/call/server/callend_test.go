@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
@@ -172,5 +174,29 @@ func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 				t.Errorf("%d calls of 4000 returned before OnFinish was called", n)
 			}
 		})
+	}
+}
+
+// A detaching stats handler's contexts have nothing of the call's.
+type detaching struct{ tagger }
+
+func (detaching) TagRPC(context.Context, *stats.RPCTagInfo) context.Context {
+	return context.Background()
+}
+
+// A PreparedMsg must be encoded for the stream that sends it.
+func TestAStreamIsKnownWithoutItsContext(t *testing.T) {
+	b := start(t, handlers{Stream: func(ss grpc.ServerStream) error {
+		if !call.IsStream(ss) {
+			t.Error("a handler's stream is taken for grpc-go's")
+		}
+		return nil
+	}}, func(c *options.Server) { c.ServerStats = append(c.ServerStats, detaching{}) }, nil)
+	s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(new(msg)); err != io.EOF {
+		t.Error(err)
 	}
 }

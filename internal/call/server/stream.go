@@ -43,6 +43,9 @@ func (s *serverStream) Context() context.Context        { return s.call.context(
 func (s *serverStream) SetHeader(md metadata.MD) error  { return s.call.SetHeader(md) }
 func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHeader(md) }
 
+// Encodes implements [call.Encoder].
+func (s *serverStream) Encodes() (message.Codec, string) { return s.call.Encodes() }
+
 var logger = grpclog.Component("nearcall")
 
 // SetTrailer implements grpc.ServerStream. As in grpc-go, it logs invalid metadata and still

@@ -32,8 +32,7 @@ const (
 // StreamDesc describes the streaming method to a client.
 var StreamDesc = &grpc.StreamDesc{StreamName: "Stream", ClientStreams: true, ServerStreams: true}
 
-// Desc is the service's description, which generated code would contain. Its implementation is of
-// type Handlers.
+// Desc describes the service, as generated code would. Handlers implement it.
 var Desc = grpc.ServiceDesc{
 	ServiceName: "test.Service",
 	HandlerType: (*any)(nil),

@@ -91,8 +91,10 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	}
 	var reply mem.BufferSlice
 	opts := append(s.optionsOf(&c.CallHeader), grpc.Header(&c.Header), grpc.Trailer(&c.Trailer))
-	err = s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
-	s.endUnary()
+	err = func() error {
+		defer s.endUnary() // also if an interceptor or a stats handler of the user's panics
+		return s.conn.Invoke(metadata.NewOutgoingContext(ctx, c.Sent()), c.Method, &request, &reply, opts...)
+	}()
 	delete(c.Header, "content-type")
 	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {

@@ -92,8 +92,8 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.client = end{session: s, out: &s.up, in: &s.down, peer: *cmp.Or(o.Client, &peer)}
 	s.server = end{session: s, out: &s.down, in: &s.up, peer: *cmp.Or(o.Server, &peer)}
 	for _, e := range []*end{&s.client, &s.server} {
-		e.peer.OneShot, e.peer.NewCall = false, nil // until there is an acceptor
-		e.peer.Local, e.peer.Path = true, counters.InProcess
+		e.peer.OneShot, e.peer.Local, e.peer.Path = true, true, counters.InProcess
+		e.peer.NewCall = nil // that of a replaced connection
 	}
 	a := accept(&s.server)
 	if a == nil {
@@ -123,7 +123,7 @@ func (d *direction) acceptLocked(a link.Acceptor, callee *link.Peer) {
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 	if u, ok := a.(UnaryAcceptor); ok {
 		d.unary = u
-		callee.OneShot, callee.NewCall = true, func() *link.UnaryCall { return u.NewCall().caller() }
+		callee.NewCall = func() *link.UnaryCall { return u.NewCall().caller() }
 	}
 }
 
@@ -175,7 +175,7 @@ func (e *end) begin(ctx context.Context) error {
 
 func (e *end) Invoke(ctx context.Context, u *link.UnaryCall) error {
 	c, ok := u.Shared.(*Call)
-	if !ok {
+	if !ok && e.out.acceptor != nil {
 		return link.ErrNoCall
 	}
 	if err := e.begin(ctx); err != nil {
