@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/encoding"
-
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/message"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -94,18 +93,18 @@ func (b *blocked) Abort(reason error) { b.aborted <- reason }
 
 // traced is text, and records the goroutines that it runs on.
 type traced struct {
-	text
+	callservice.Text
 	ran *[]uintptr
 }
 
 func (c traced) Marshal(v any) ([]byte, error) {
 	*c.ran = append(*c.ran, goid.ID())
-	return c.text.Marshal(v)
+	return c.Text.Marshal(v)
 }
 
 func (c traced) Unmarshal(data []byte, v any) error {
 	*c.ran = append(*c.ran, goid.ID())
-	return c.text.Unmarshal(data, v)
+	return c.Text.Unmarshal(data, v)
 }
 
 // asTask runs f as a task. While f waits, another task runs, and then b goes on. The codec must have
@@ -274,24 +273,4 @@ func TestATaskThatIsAbandonedLeavesNoStream(t *testing.T) {
 			})
 		}
 	})
-}
-
-// text is a codec of strings that does not copy.
-type text struct{ encoding.Codec }
-
-func (text) Name() string { return "text" }
-
-func (text) Marshal(v any) ([]byte, error) {
-	if s := *v.(*string); s != "unspeakable" {
-		return []byte(s), nil
-	}
-	return nil, errors.New("unspeakable")
-}
-
-func (text) Unmarshal(data []byte, v any) error {
-	if string(data) == "illegible" {
-		return errors.New("illegible")
-	}
-	*v.(*string) = string(data)
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"google.golang.org/grpc/encoding"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
@@ -13,29 +12,10 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/message"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
-// text is a codec of strings that does not copy.
-type text struct{ encoding.Codec }
-
-func (text) Name() string { return "text" }
-
-func (text) Marshal(v any) ([]byte, error) {
-	if s := *v.(*string); s != "unspeakable" {
-		return []byte(s), nil
-	}
-	return nil, errors.New("unspeakable")
-}
-
-func (text) Unmarshal(data []byte, v any) error {
-	if string(data) == "illegible" {
-		return errors.New("illegible")
-	}
-	*v.(*string) = string(data)
-	return nil
-}
-
-func textCodec() message.Codec { return codec.WrapV1(text{}) }
+func textCodec() message.Codec { return codec.WrapV1(callservice.Text{}) }
 
 func simple(n int) *testpb.SimpleRequest {
 	return &testpb.SimpleRequest{ResponseSize: 7, Payload: &testpb.Payload{Body: make([]byte, n)}}

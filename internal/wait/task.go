@@ -2,7 +2,7 @@ package wait
 
 import (
 	"context"
-	"runtime"
+	"errors"
 )
 
 // A Job is the work of a task.
@@ -124,34 +124,31 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 }
 
 // Outside runs f, which may block its goroutine, and returns f's error. If the caller is a task, f
-// runs on another goroutine and w waits for it, so that the task does not block its loop. A panic or
-// Goexit of f continues in the task, which may recover the panic.
+// runs on another goroutine and w waits for it, so that the task does not block its loop. A panic of
+// f continues in the task, which may recover it. After Goexit in f, Outside returns an error.
 func Outside(w Waiter, f func() error) error {
 	if l, ok := w.(interface{ Inside() bool }); w == nil || ok && !l.Inside() {
 		return f()
 	}
 	p := w.Parker()
-	var err error
+	err := errGoexit
 	var panicked any
-	returned := false
 	go func() {
 		defer func() {
-			panicked = recover() // nil if f has returned, and for Goexit
+			panicked = recover()
 			p.Unpark()
 		}()
 		err = f()
-		returned = true
 	}()
 	_ = p.Park(context.Background())
 	w.Release(p)
-	switch {
-	case panicked != nil:
+	if panicked != nil {
 		panic(panicked)
-	case !returned:
-		runtime.Goexit()
 	}
 	return err
 }
+
+var errGoexit = errors.New("a function that ran for a task called runtime.Goexit")
 
 var cancelled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -590,14 +590,11 @@ func TestAPanicOutsideIsTheTasks(t *testing.T) {
 	})
 }
 
-func TestAGoexitOutsideEndsTheWaiter(t *testing.T) {
-	over := make(chan any)
-	go func() {
-		defer func() { over <- recover() }()
-		_ = wait.Outside(new(wait.Pool), func() error { runtime.Goexit(); return nil })
-		t.Error("Outside returns")
-	}()
-	if value := <-over; value != nil {
-		t.Errorf("it is a panic: %v", value)
-	}
+// A task does not wait for ever for what ends its goroutine.
+func TestAGoexitOutsideIsAnError(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		if err := wait.Outside(w, func() error { runtime.Goexit(); return nil }); err == nil {
+			t.Error("Outside returns no error")
+		}
+	})
 }

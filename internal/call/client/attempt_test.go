@@ -235,7 +235,7 @@ func (f *finish) want(t testing.TB, code codes.Code) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wantCode(t, f.err, code)
+	callservice.WantCode(t, f.err, code)
 }
 
 // moments returns sessions for every moment at which a call with sends sends can be
@@ -367,7 +367,7 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 				}
 				client, in := retrying(t, handlers{}, false, nil, c.sessions...)
 				var f finish
-				wantCode(t, call(client, f.option()), c.want)
+				callservice.WantCode(t, call(client, f.option()), c.want)
 				f.want(t, c.want)
 				if n := in.asked.Load(); n != c.attempts {
 					t.Errorf("%d attempts, want %d", n, c.attempts)
@@ -462,7 +462,7 @@ func TestWhatCommitsACall(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.before(cs)
-			wantCode(t, echo(cs, make([]byte, c.size)), c.want)
+			callservice.WantCode(t, echo(cs, make([]byte, c.size)), c.want)
 			if c.before(cs); cs.Context().Err() == nil {
 				t.Error("the context goes on")
 			}
@@ -471,7 +471,7 @@ func TestWhatCommitsACall(t *testing.T) {
 			}
 			session.recv = true
 			client, _ = retrying(t, handlers{}, false, nil, &doomed{recv: true, sends: 9})
-			wantCode(t, client.Invoke(t.Context(), unaryMethod, wrapperspb.Bytes(make([]byte, c.size)), new(msg), c.opts...), c.want)
+			callservice.WantCode(t, client.Invoke(t.Context(), unaryMethod, wrapperspb.Bytes(make([]byte, c.size)), new(msg), c.opts...), c.want)
 		})
 	}
 }
@@ -508,13 +508,13 @@ func TestUnaryCallsInOneGoAreMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client, _ := retrying(t, handlers{}, false, nil, c.sessions...)
 			var f finish
-			wantCode(t, invokes(client, f.option()), c.want)
+			callservice.WantCode(t, invokes(client, f.option()), c.want)
 			f.want(t, c.want)
 		})
 	}
 	// Streams on this session are retried as on others.
 	client, _ := retrying(t, handlers{}, false, nil, remote{&doomed{sends: 9, recv: true}, false})
-	wantCode(t, streams(client), codes.OK)
+	callservice.WantCode(t, streams(client), codes.OK)
 }
 
 func TestARetryThatFindsNoSession(t *testing.T) {
@@ -523,7 +523,7 @@ func TestARetryThatFindsNoSession(t *testing.T) {
 			client, _ := retrying(t, handlers{}, true, nil, &doomed{sends: 0})
 			var f finish
 			err := call(client, f.option())
-			wantCode(t, err, codes.Unavailable)
+			callservice.WantCode(t, err, codes.Unavailable)
 			f.want(t, codes.Unavailable)
 			if !strings.Contains(err.Error(), "no further session") {
 				t.Error(err)
@@ -544,7 +544,7 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 			c.Close(status.Error(codes.Canceled, "closing"))
 		}, codes.Canceled},
 		"misused": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) {
-			go func() { wantCode(t, cs.SendMsg(new(msg)), codes.Internal) }()
+			go func() { callservice.WantCode(t, cs.SendMsg(new(msg)), codes.Internal) }()
 			synctest.Wait()
 		}, codes.Internal},
 	} {
@@ -568,7 +568,7 @@ func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 				}
 				go c.leave(client, cs, cancel)
 				err = <-got
-				wantCode(t, err, c.want)
+				callservice.WantCode(t, err, c.want)
 				time.Sleep(time.Millisecond) // as in grpc-go, another goroutine may have finished the call and call OnFinish
 				f.want(t, c.want)
 				if again := cs.RecvMsg(new(msg)); again == nil || again.Error() != err.Error() {
@@ -596,7 +596,7 @@ func TestAContextThatIsAskedForAfterTheAbort(t *testing.T) {
 	session.opened[0].Abort(errUnseen)
 	<-cs.Context().Done()
 	f.want(t, codes.Unavailable)
-	wantCode(t, cs.RecvMsg(new(msg)), codes.Unavailable)
+	callservice.WantCode(t, cs.RecvMsg(new(msg)), codes.Unavailable)
 }
 
 // A journal is a stats handler that records its events.
@@ -686,7 +686,7 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 			ctx := metadata.NewOutgoingContext(t.Context(), own)
 			request := wrapperspb.Bytes([]byte("request"))
 			if c.unary {
-				wantCode(t, client.Invoke(ctx, unaryMethod, request, new(msg)), codes.OK)
+				callservice.WantCode(t, client.Invoke(ctx, unaryMethod, request, new(msg)), codes.OK)
 			} else {
 				cs, err := client.NewStream(ctx, streamDesc, streamMethod)
 				if err != nil {
@@ -733,7 +733,7 @@ func TestAnotherAttemptHasTheSameDeadline(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		first.opened[0].Abort(errUnseen)
-		wantCode(t, cs.RecvMsg(new(msg)), codes.DeadlineExceeded)
+		callservice.WantCode(t, cs.RecvMsg(new(msg)), codes.DeadlineExceeded)
 		if a, b := first.opens[0].Deadline, second.opens[0].Deadline; a.IsZero() || !a.Equal(b) {
 			t.Errorf("deadlines %v and %v", a, b)
 		}
@@ -870,7 +870,7 @@ func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 				go func() { sent <- cs.SendMsg(new(msg)) }()
 				synctest.Wait()
 				leave(client, b, cancel)
-				wantCode(t, <-got, codes.Canceled)
+				callservice.WantCode(t, <-got, codes.Canceled)
 				if err := <-sent; err != io.EOF {
 					t.Errorf("SendMsg: %v", err)
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 func TestAcceptCompressors(t *testing.T) {
@@ -61,10 +62,10 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		Unary:  func(_ context.Context, m *msg) (*msg, error) { handled++; return m, nil },
 		Stream: func(grpc.ServerStream) error { handled++; return nil },
 	}, nil, nil)
-	c := New(options.NewClient(nil), Config{Sessions: always{encoded{b.session, "nosuch"}}})
+	c := New(options.NewClient(nil), Config{Sessions: callservice.Always{Session: encoded{b.session, "nosuch"}}})
 	refused := func(err error) {
 		t.Helper()
-		wantCode(t, err, codes.Unimplemented)
+		callservice.WantCode(t, err, codes.Unimplemented)
 		if err == nil || !strings.Contains(err.Error(), `grpc: Decompressor is not installed for grpc-encoding "nosuch"`) {
 			t.Errorf("the error is %v", err)
 		}
@@ -79,7 +80,7 @@ func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 		t.Errorf("%d handlers ran", handled)
 	}
 	for _, name := range []string{"gzip", "identity", ""} {
-		c := New(options.NewClient(nil), Config{Sessions: always{encoded{b.session, name}}})
+		c := New(options.NewClient(nil), Config{Sessions: callservice.Always{Session: encoded{b.session, name}}})
 		if err := c.Invoke(t.Context(), unaryMethod, new(msg), new(msg)); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // A card is credentials that return what the test sets and record the requests.
@@ -69,7 +70,7 @@ func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
 	var audiences []string
 	b := start(t, handlers{}, nil, func(c *clientSetup) { c.PerRPC = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
 	for _, method := range []string{"", "m", "/", "/m", "//", "a/b"} {
-		wantCode(t, b.Invoke(t.Context(), method, new(msg), new(msg)), codes.Unimplemented)
+		callservice.WantCode(t, b.Invoke(t.Context(), method, new(msg), new(msg)), codes.Unimplemented)
 	}
 	if len(audiences) == 0 {
 		t.Error("the credentials were not asked")
@@ -119,7 +120,9 @@ func (p public) Peer() *link.Peer {
 
 func TestCredentialsThatDemandPrivacyAreNotSentWithoutIt(t *testing.T) {
 	var audiences []string
-	b := start(t, handlers{}, nil, func(c *clientSetup) { c.Sessions = always{public{c.Sessions.(always).session}} })
+	b := start(t, handlers{}, nil, func(c *clientSetup) {
+		c.Sessions = callservice.Always{Session: public{c.Sessions.(callservice.Always).Session}}
+	})
 	wantCodeOf(t, "secure", b, codes.Unauthenticated, grpc.PerRPCCredentials(card{secure: true, audiences: &audiences}))
 	wantCodeOf(t, "insecure", b, codes.OK, grpc.PerRPCCredentials(card{}))
 	if len(audiences) != 0 {
@@ -136,7 +139,7 @@ func receivedWith(t *testing.T, conn []credentials.PerRPCCredentials, ctx contex
 		return in, nil
 	}}, nil, func(c *clientSetup) { c.PerRPC = conn })
 	_, err := b.call(ctx, opts...)
-	wantCode(t, err, codes.OK)
+	callservice.WantCode(t, err, codes.OK)
 	return md
 }
 

@@ -44,7 +44,7 @@ func TestAMessageWithoutAHeader(t *testing.T) {
 	for name, receives := range map[string]bool{"before it is received": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := New(options.NewClient(nil), Config{Sessions: always{headless{}}})
+				c := New(options.NewClient(nil), Config{Sessions: callservice.Always{Session: headless{}}})
 				cs, err := c.NewStream(t.Context(), streamDesc, streamMethod)
 				if err != nil {
 					t.Fatal(err)

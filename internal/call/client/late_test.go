@@ -54,7 +54,9 @@ func isLate(t *testing.T, r *callservice.Reports, what string, err error) {
 func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
 	for name, cc := range map[string]func(*clientSetup){
 		"one shot": nil,
-		"streamed": func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
+		"streamed": func(c *clientSetup) {
+			c.Sessions = callservice.Always{Session: callservice.Streamed{Session: c.Sessions.(callservice.Always).Session}}
+		},
 	} {
 		for says, end := range ends {
 			what := name + ", " + says

@@ -63,7 +63,7 @@ func start(t testing.TB, h handlers, sc func(*options.Server), cc func(*clientSe
 		t.Fatal(err)
 	}
 	b.session = session
-	setup := clientSetup{options.NewClient(nil), Config{Sessions: always{session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}}
+	setup := clientSetup{options.NewClient(nil), Config{Sessions: callservice.Always{Session: session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}}
 	if cc != nil {
 		cc(&setup)
 	}
@@ -81,31 +81,4 @@ func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*msg, error) {
 	reply := new(msg)
 	err := b.Invoke(ctx, unaryMethod, wrapperspb.Bytes([]byte("request")), reply, opts...)
 	return reply, err
-}
-
-// always is a Sessions with one session. Once that has ended, Pick fails.
-type always struct{ session link.Session }
-
-func (a always) Pick(context.Context, bool) (link.Session, error) {
-	if link.IsClosed(a.session.Done()) {
-		return nil, status.Error(codes.Unavailable, "no session")
-	}
-	return a.session, nil
-}
-
-// streamed is a session without a shortcut for unary calls, like most sessions with other
-// processes.
-type streamed struct{ link.Session }
-
-func (s streamed) Peer() *link.Peer {
-	p := *s.Session.Peer()
-	p.OneShot = false
-	return &p
-}
-
-func wantCode(t testing.TB, err error, want codes.Code) {
-	t.Helper()
-	if got := status.Code(err); got != want {
-		t.Errorf("got %v (%v), want %v", got, err, want)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // OnFinish may call the stream's Header, Trailer and Context, whichever method has received
@@ -28,7 +29,7 @@ func TestOnFinishAsksTheStream(t *testing.T) {
 						return nil
 					}}, nil, nil)
 					cfg := b.cfg
-					cfg.Sessions = always{way(b.session)}
+					cfg.Sessions = callservice.Always{Session: way(b.session)}
 					ctx, cancel := context.WithCancel(t.Context())
 					var cs grpc.ClientStream
 					finished := make(chan error, 1)
@@ -51,7 +52,7 @@ func TestOnFinishAsksTheStream(t *testing.T) {
 						cancel()
 					}()
 					find(cs)
-					wantCode(t, <-finished, codes.Canceled)
+					callservice.WantCode(t, <-finished, codes.Canceled)
 				})
 			})
 		}

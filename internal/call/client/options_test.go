@@ -106,7 +106,7 @@ func TestEachCallOptionIsHonouredOrRefused(t *testing.T) {
 		}
 	}
 	err := new(callInfo).apply([]grpc.CallOption{hidden{grpc.WaitForReady(true)}}, &noConfig, call.DefaultCodec())
-	wantCode(t, err, codes.Internal)
+	callservice.WantCode(t, err, codes.Internal)
 }
 
 // grpc-go's options are its types with a method before. A new one must be honoured or
@@ -175,7 +175,7 @@ func TestForeignCallOptionsDoNothing(t *testing.T) {
 func TestANilCallOptionIsNoPanic(t *testing.T) {
 	var ci callInfo
 	if err := ci.apply([]grpc.CallOption{nil}, &noConfig, call.DefaultCodec()); err != nil {
-		wantCode(t, err, codes.Internal)
+		callservice.WantCode(t, err, codes.Internal)
 	}
 }
 
@@ -215,10 +215,10 @@ func TestTheLastOfSeveralCallOptionsCounts(t *testing.T) {
 func TestWhatIsNotInstalledIsRefused(t *testing.T) {
 	for _, option := range []grpc.CallOption{grpc.UseCompressor("nothing"), grpc.CallContentSubtype("nothing")} {
 		var ci callInfo
-		wantCode(t, ci.apply([]grpc.CallOption{option}, &noConfig, call.DefaultCodec()), codes.Internal)
+		callservice.WantCode(t, ci.apply([]grpc.CallOption{option}, &noConfig, call.DefaultCodec()), codes.Internal)
 	}
 	var ci callInfo
-	wantCode(t, ci.apply([]grpc.CallOption{grpc.UseCompressor(encoding.Identity)}, &noConfig, call.DefaultCodec()), codes.OK)
+	callservice.WantCode(t, ci.apply([]grpc.CallOption{grpc.UseCompressor(encoding.Identity)}, &noConfig, call.DefaultCodec()), codes.OK)
 }
 
 func TestAServiceConfigAndCallOptionsTogether(t *testing.T) {
@@ -244,8 +244,12 @@ func TestCallOptionsAreToldHowTheCallWent(t *testing.T) {
 	}{
 		"one shot":         {nil, nil, ""},
 		"one shot, failed": {no, nil, ""},
-		"streamed":         {nil, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
-		"streamed, failed": {no, func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
+		"streamed": {nil, func(c *clientSetup) {
+			c.Sessions = callservice.Always{Session: callservice.Streamed{Session: c.Sessions.(callservice.Always).Session}}
+		}, ""},
+		"streamed, failed": {no, func(c *clientSetup) {
+			c.Sessions = callservice.Always{Session: callservice.Streamed{Session: c.Sessions.(callservice.Always).Session}}
+		}, ""},
 	} {
 		b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
 			_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))

@@ -121,7 +121,7 @@ func retryConfig(t testing.TB, maxAttempts int) *ServiceConfig {
 // process, and as a stream to another process.
 var ways = map[string]func(link.Session) link.Session{
 	"in one piece":      func(s link.Session) link.Session { return s },
-	"in process":        func(s link.Session) link.Session { return streamed{s} },
+	"in process":        func(s link.Session) link.Session { return callservice.Streamed{Session: s} },
 	"over a connection": func(s link.Session) link.Session { return callservice.Distant{Session: s} },
 }
 
@@ -131,7 +131,7 @@ func startRetried(t testing.TB, h handlers, maxAttempts int, way func(link.Sessi
 	b := start(t, h, nil, nil)
 	cfg := b.cfg
 	cfg.Service = retryConfig(t, maxAttempts)
-	cfg.Sessions = always{way(b.session)}
+	cfg.Sessions = callservice.Always{Session: way(b.session)}
 	b.Client = New(b.opts, cfg)
 	return b
 }
@@ -152,7 +152,7 @@ func TestRetriesWaitForTheBackoff(t *testing.T) {
 					}, 4, way)
 					var f finish
 					err := call(b.Client, f.option())
-					wantCode(t, err, codes.Unavailable)
+					callservice.WantCode(t, err, codes.Unavailable)
 					f.want(t, codes.Unavailable)
 					if want := "max retries exhausted: failed after 4 attempts: " + errAgain.Error(); err == nil || err.Error() != want {
 						t.Errorf("%v, want %s", err, want)
@@ -286,7 +286,7 @@ func TestALostConnectionIsRetried(t *testing.T) {
 					client, in := retrying(t, handlers{}, false, func(cc *clientSetup) { cc.Service = retryConfig(t, 3) }, &session)
 					var f finish
 					begun := time.Now()
-					wantCode(t, call(client, f.option()), c.want)
+					callservice.WantCode(t, call(client, f.option()), c.want)
 					f.want(t, c.want)
 					if n := in.asked.Load(); n != c.attempts || len(client.streams) != 0 {
 						t.Errorf("%d attempts, want %d", n, c.attempts)
@@ -336,7 +336,7 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 					c.free(client, cs, cancel)
 					synctest.Wait()
 					f.want(t, c.want)
-					wantCode(t, cs.RecvMsg(new(msg)), c.want)
+					callservice.WantCode(t, cs.RecvMsg(new(msg)), c.want)
 					if in.asked.Load() != 1 || len(client.streams) != 0 {
 						t.Errorf("%d attempts, open streams: %v", in.asked.Load(), len(client.streams) != 0)
 					}
@@ -353,7 +353,7 @@ func TestSessionsThatAreMissingAreRetried(t *testing.T) {
 			client, in := retrying(t, handlers{}, true, func(cc *clientSetup) { cc.Service = retryConfig(t, 3) })
 			var f finish
 			err := call(client, f.option())
-			wantCode(t, err, codes.Unavailable)
+			callservice.WantCode(t, err, codes.Unavailable)
 			f.want(t, codes.Unavailable)
 			if in.asked.Load() != 3 || err.Error() != "max retries exhausted: failed after 3 attempts: rpc error: code = Unavailable desc = no further session" {
 				t.Errorf("%s: %d attempts: %v", kind, in.asked.Load(), err)
@@ -384,7 +384,7 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 			cfg := b.cfg
 			cfg.Service = retryConfig(t, 3)
 			cfg.Sessions = &inTurn{sessions: []link.Session{&doomed{refuse: true}, callservice.Distant{Session: b.session}, &doomed{refuse: true}, callservice.Distant{Session: b.session}, &doomed{refuse: true}, callservice.Distant{Session: b.session}}}
-			wantCode(t, call(New(b.opts, cfg)), codes.OK)
+			callservice.WantCode(t, call(New(b.opts, cfg)), codes.OK)
 			if got := fmt.Sprint(previous); got != "[[] [1] [2]]" {
 				t.Errorf("%s: attempts %s", kind, got)
 			}

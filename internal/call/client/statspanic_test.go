@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // A panicking stats handler panics at the nth event of a type, once.
@@ -73,7 +74,7 @@ func TestACallWhoseStatsHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 				later, stop := context.WithTimeout(t.Context(), time.Minute)
 				defer stop()
 				_, err := b.call(later)
-				wantCode(t, err, codes.OK)
+				callservice.WantCode(t, err, codes.OK)
 			})
 		})
 	}
@@ -135,7 +136,7 @@ func TestAPanicInARetryEndsTheCall(t *testing.T) {
 			if !panics(func() { _ = s.SendMsg(request) }) {
 				t.Error("the call was not retried")
 			}
-			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
+			callservice.WantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 		})
 	}
 }

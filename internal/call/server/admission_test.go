@@ -240,7 +240,7 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 				}
 				close(release)
 				for range 3 {
-					wantCode(t, <-calls, codes.Unavailable)
+					callservice.WantCode(t, <-calls, codes.Unavailable)
 				}
 			})
 		})
@@ -264,9 +264,9 @@ func TestADrainRefusesCallsThatWaitForAPlace(t *testing.T) {
 			synctest.Wait()
 		}
 		go b.server.GracefulStop()
-		wantCode(t, <-waits, codes.Unavailable)
+		callservice.WantCode(t, <-waits, codes.Unavailable)
 		close(release)
-		wantCode(t, <-runs, codes.OK)
+		callservice.WantCode(t, <-runs, codes.OK)
 	})
 }
 
@@ -275,23 +275,23 @@ func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 		b := start(t, handlers{}, func(c *options.Server) { c.SetMaxStreams(2) }, nil)
 		for range 5 {
 			_, err := b.call(t.Context())
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 			_, err = b.call(context.Background())
-			wantCode(t, err, codes.OK)
-			wantCode(t, b.Invoke(t.Context(), "/test.Service/None", new(msg), new(msg)), codes.Unimplemented)
-			wantCode(t, b.Invoke(t.Context(), streamMethod, new(msg), new(msg)), codes.OK)
+			callservice.WantCode(t, err, codes.OK)
+			callservice.WantCode(t, b.Invoke(t.Context(), "/test.Service/None", new(msg), new(msg)), codes.Unimplemented)
+			callservice.WantCode(t, b.Invoke(t.Context(), streamMethod, new(msg), new(msg)), codes.OK)
 			s, err := b.NewStream(t.Context(), streamDesc, "/test.Service/None")
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(msg)), codes.Unimplemented)
+			callservice.WantCode(t, s.RecvMsg(new(msg)), codes.Unimplemented)
 			const odd = "\n" // which no handler sees
-			wantCode(t, b.Invoke(t.Context(), unaryMethod+odd, new(msg), new(msg)), codes.Internal)
+			callservice.WantCode(t, b.Invoke(t.Context(), unaryMethod+odd, new(msg), new(msg)), codes.Internal)
 			s, err = b.NewStream(t.Context(), streamDesc, streamMethod+odd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
+			callservice.WantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 			synctest.Wait()
 		}
 		b.server.mu.Lock()

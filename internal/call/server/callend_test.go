@@ -104,7 +104,9 @@ func (b breaking) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 
 func TestAStreamThatBreaksAtOnceLetsGoOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, handlers{}, nil, func(c *clientSetup) { c.Sessions = always{breaking{c.Sessions.(always).session}} })
+		b := start(t, handlers{}, nil, func(c *clientSetup) {
+			c.Sessions = callservice.Always{Session: breaking{c.Sessions.(callservice.Always).Session}}
+		})
 		waiting := 0
 		base, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -112,7 +114,7 @@ func TestAStreamThatBreaksAtOnceLetsGoOfItsContext(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, s.RecvMsg(new(msg)), codes.Unavailable)
+		callservice.WantCode(t, s.RecvMsg(new(msg)), codes.Unavailable)
 		if waiting != 0 {
 			t.Errorf("%d functions still wait for the context of a call that is over", waiting)
 		}
@@ -146,7 +148,9 @@ func TestAStreamLetsGoOfItsContext(t *testing.T) {
 func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 	for name, cc := range map[string]func(*clientSetup){
 		"one shot": nil,
-		"streamed": func(c *clientSetup) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
+		"streamed": func(c *clientSetup) {
+			c.Sessions = callservice.Always{Session: callservice.Streamed{Session: c.Sessions.(callservice.Always).Session}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, handlers{Unary: func(ctx context.Context, in *msg) (*msg, error) {
@@ -162,7 +166,7 @@ func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 						var ends atomic.Int32
 						go cancel()
 						_, err := b.call(ctx, grpc.OnFinish(func(error) { ends.Add(1) }))
-						wantCode(t, err, codes.Canceled)
+						callservice.WantCode(t, err, codes.Canceled)
 						if ends.Load() != 1 {
 							late.Add(1)
 						}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // A trace records the interceptors and handlers of a call in the order they ran.
@@ -52,7 +53,7 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 					b = start(t, h, func(c *options.Server) { interceptServer(c, n, &got) }, nil)
 				}
 				_, err := b.call(context.Background())
-				wantCode(t, err, codes.OK)
+				callservice.WantCode(t, err, codes.OK)
 				if want := want(n, "unary"); !slices.Equal(got, want) {
 					t.Errorf("unary: %q, want %q", got, want)
 				}

@@ -86,7 +86,7 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 	if err := waits.reason; !errors.Is(err, link.ErrUnprocessed) {
 		t.Errorf("the call that waited is refused with %v", err)
 	} else {
-		wantCode(t, call.LinkStatus(err), codes.Unavailable)
+		callservice.WantCode(t, call.LinkStatus(err), codes.Unavailable)
 	}
 	waits.mu.Unlock()
 	close(release)

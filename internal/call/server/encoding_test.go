@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // wayward is a codec whose Marshal calls leave, which panics or calls Goexit.
@@ -31,7 +32,7 @@ func (wayward) Unmarshal(b []byte, v any) error {
 
 // overStreams makes the client's unary calls use streams.
 func overStreams(c *clientSetup) {
-	c.Sessions = always{streamed{c.Sessions.(always).session}}
+	c.Sessions = callservice.Always{Session: callservice.Streamed{Session: c.Sessions.(callservice.Always).Session}}
 }
 
 // TestACodecThatLeavesWithAReplyEndsTheCall: a panic or Goexit of a codec that encodes the
@@ -69,7 +70,7 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 						}
 					}()
 					_, err := b.call(context.Background())
-					wantCode(t, err, codes.Internal)
+					callservice.WantCode(t, err, codes.Internal)
 				}()
 				synctest.Wait()
 				if derived.Err() != context.Canceled {
@@ -95,7 +96,7 @@ func TestNoReplyOvertakesItsHeader(t *testing.T) {
 			for range 3000 {
 				var header metadata.MD
 				_, err := b.call(t.Context(), grpc.Header(&header))
-				wantCode(t, err, codes.OK)
+				callservice.WantCode(t, err, codes.OK)
 				if err := <-sent; header == nil || err == nil && header["k"] == nil {
 					t.Fatalf("SendHeader returned %v, and the header is %v", err, header)
 				}

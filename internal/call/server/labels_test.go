@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 	"github.com/nearcall/nearcall/internal/testing/labeltest"
 )
 
@@ -103,9 +104,9 @@ func TestHandlersAreLabelledAndCallersKeepTheirLabels(t *testing.T) {
 		}, place, nil)
 		calls := func(ctx context.Context) {
 			_, err := b.call(ctx)
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 			s, err := b.NewStream(ctx, streamDesc, streamMethod)
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 			if err := s.RecvMsg(new(msg)); err != io.EOF {
 				t.Errorf("the stream ended with %v", err)
 			}
@@ -127,7 +128,7 @@ func TestACallerKeepsLabelsThatItsContextDoesNotKnow(t *testing.T) {
 	}}, nil, nil)
 	pprof.Do(context.Background(), pprof.Labels("caller", "1"), func(context.Context) {
 		_, err := b.call(context.Background())
-		wantCode(t, err, codes.OK)
+		callservice.WantCode(t, err, codes.OK)
 		wantLabels(t, "the caller afterwards", nil, map[string]string{"caller": "1"})
 	})
 }
@@ -156,7 +157,7 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 				b := start(t, handlers{Unary: func(_ context.Context, in *msg) (*msg, error) { return in, nil }}, onWorkers, nil)
 				pprof.Do(t.Context(), pprof.Labels("caller", "1"), func(ctx context.Context) {
 					_, err := b.call(ctx)
-					wantCode(t, err, codes.OK)
+					callservice.WantCode(t, err, codes.OK)
 				})
 				synctest.Wait()
 				for _, got := range labeltest.Of("(*workers).work") {
@@ -187,7 +188,7 @@ func TestWithoutTheVariableNothingIsLabelled(t *testing.T) {
 		}}, place, nil)
 		pprof.Do(ctx, pprof.Labels("caller", "1"), func(ctx context.Context) {
 			_, err := b.call(ctx)
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 		})
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 )
 
 // onWorkers makes a server run all handlers on workers.
@@ -35,7 +36,7 @@ func TestAWorkerIsUsedAgain(t *testing.T) {
 		}}, onWorkers, nil)
 		for range 10 {
 			_, err := b.call(t.Context())
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 			synctest.Wait()
 		}
 		if len(seen) != 1 || b.idleWorkers() != 1 {
@@ -57,7 +58,7 @@ func (b *bed) crowd(t *testing.T, n int, running *sync.WaitGroup, release chan s
 	for range n {
 		all.Go(func() {
 			_, err := b.call(t.Context())
-			wantCode(t, err, codes.OK)
+			callservice.WantCode(t, err, codes.OK)
 		})
 	}
 	running.Wait()
@@ -125,7 +126,7 @@ func TestNoCallWaitsForAHandlerThatExits(t *testing.T) {
 		for range 20 {
 			all.Go(func() {
 				_, err := b.call(t.Context())
-				wantCode(t, err, codes.Internal)
+				callservice.WantCode(t, err, codes.Internal)
 			})
 		}
 		all.Wait()
@@ -181,12 +182,12 @@ func TestGoexitEndsCallAndWorker(t *testing.T) {
 		}, func(c *options.Server) { c.SetMaxStreams(1); c.PlaceHandlers = options.OnWorkers }, nil)
 		for range 3 {
 			_, err := b.call(t.Context())
-			wantCode(t, err, codes.Internal)
+			callservice.WantCode(t, err, codes.Internal)
 			s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, s.RecvMsg(new(msg)), codes.Internal)
+			callservice.WantCode(t, s.RecvMsg(new(msg)), codes.Internal)
 			synctest.Wait()
 		}
 		if n := b.idleWorkers(); n != 0 {
@@ -194,7 +195,7 @@ func TestGoexitEndsCallAndWorker(t *testing.T) {
 		}
 		exit = false
 		_, err := b.call(t.Context())
-		wantCode(t, err, codes.OK)
+		callservice.WantCode(t, err, codes.OK)
 		b.server.GracefulStop() // waits for calls that it counts as running
 	})
 }

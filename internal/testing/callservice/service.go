@@ -3,12 +3,16 @@ package callservice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -89,4 +93,56 @@ type Reports struct {
 // Options returns the options.
 func (r *Reports) Options() []grpc.CallOption {
 	return []grpc.CallOption{grpc.Header(&r.Header), grpc.Trailer(&r.Trailer), grpc.Peer(&r.Peer), grpc.OnFinish(func(err error) { r.Ends = append(r.Ends, err) })}
+}
+
+// Always is a supply of sessions that has one. Once that has ended, Pick fails.
+type Always struct{ Session link.Session }
+
+// Pick returns the session.
+func (a Always) Pick(context.Context, bool) (link.Session, error) {
+	if link.IsClosed(a.Session.Done()) {
+		return nil, status.Error(codes.Unavailable, "no session")
+	}
+	return a.Session, nil
+}
+
+// Streamed is a session without a shortcut for unary calls, like most sessions with other processes.
+type Streamed struct{ link.Session }
+
+// Peer implements [link.Session].
+func (s Streamed) Peer() *link.Peer {
+	p := *s.Session.Peer()
+	p.OneShot = false
+	return &p
+}
+
+// WantCode fails the test unless err has the code want.
+func WantCode(t testing.TB, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+	}
+}
+
+// Text is a codec of strings.
+type Text struct{}
+
+// Name implements [encoding.Codec].
+func (Text) Name() string { return "text" }
+
+// Marshal implements [encoding.Codec]. It refuses "unspeakable".
+func (Text) Marshal(v any) ([]byte, error) {
+	if s := *v.(*string); s != "unspeakable" {
+		return []byte(s), nil
+	}
+	return nil, errors.New("unspeakable")
+}
+
+// Unmarshal implements [encoding.Codec]. It refuses "illegible".
+func (Text) Unmarshal(data []byte, v any) error {
+	if string(data) == "illegible" {
+		return errors.New("illegible")
+	}
+	*v.(*string) = string(data)
+	return nil
 }

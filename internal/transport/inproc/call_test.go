@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -17,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/message"
+	"github.com/nearcall/nearcall/internal/testing/callservice"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -367,24 +367,4 @@ func TestDeadlineEndsTheWait(t *testing.T) {
 	})
 }
 
-// text is a codec of strings that does not copy.
-type text struct{ encoding.Codec }
-
-func (text) Name() string { return "text" }
-
-func (text) Marshal(v any) ([]byte, error) {
-	if s := *v.(*string); s != "unspeakable" {
-		return []byte(s), nil
-	}
-	return nil, errors.New("unspeakable")
-}
-
-func (text) Unmarshal(data []byte, v any) error {
-	if string(data) == "illegible" {
-		return errors.New("illegible")
-	}
-	*v.(*string) = string(data)
-	return nil
-}
-
-func textCodec() message.Codec { return codec.WrapV1(text{}) }
+func textCodec() message.Codec { return codec.WrapV1(callservice.Text{}) }

@@ -279,7 +279,7 @@ func TestCallsOverHTTP2EndWithTheServer(t *testing.T) {
 			var stopped sync.WaitGroup
 			stopped.Go(func() { stop(s.server) })
 			if name == "GracefulStop" {
-				leak.AwaitBlocked(t, "", "call.(*Server).GracefulStop(")
+				leak.AwaitBlocked(t, "", "server.(*Server).GracefulStop(")
 				close(goOn)
 			}
 			calls.Wait()

@@ -218,7 +218,7 @@ func TestServeHTTPEndsWithTheServer(t *testing.T) {
 		var stopped sync.WaitGroup
 		if graceful {
 			stopped.Go(s.server.GracefulStop)
-			leak.AwaitBlocked(t, "", "call.(*Server).GracefulStop(")
+			leak.AwaitBlocked(t, "", "server.(*Server).GracefulStop(")
 			close(goOn)
 		} else {
 			stopped.Go(s.server.Stop)
@@ -247,7 +247,7 @@ func TestStopOfServeHTTPDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leak.AwaitBlocked(t, "select", "http2serverConn).writeDataFromHandler(")
+	leak.AwaitBlocked(t, "select", "http.(*http2serverConn).writeDataFromHandler(")
 	stopped := make(chan struct{})
 	go func() {
 		s.server.Stop()

@@ -74,7 +74,7 @@ func TestGracefulStopWaitsForRunningRequests(t *testing.T) {
 	if b, err := io.ReadAll(idling); err != nil || len(b) > 0 {
 		t.Errorf("the idle connection gets %q, %v", b, err)
 	}
-	leak.AwaitBlocked(t, "chan receive", "call.(*Server).GracefulStop(") // all connections drain
+	leak.AwaitBlocked(t, "chan receive", "server.(*Server).GracefulStop(") // all connections drain
 	close(finish)
 	a := readAnswer(t, bufio.NewReader(busy))
 	if a.want(t, 200, `"body"`); a.header.Get("Connection") != "close" {
