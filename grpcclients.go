@@ -9,12 +9,12 @@ import (
 
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/options"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 )
 
 // takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped, takeGRPC
 // closes the connection without an error, so the client tries again.
-func (s *Server) takeGRPC(c sock.Handover) {
+func (s *Server) takeGRPC(c sniff.Handover) {
 	if s.takesCalls() {
 		s.grpc.Take(c.Conn, c.First, c.Auth, c.Deadline)
 	} else {

@@ -19,6 +19,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -237,7 +238,7 @@ func (s *Server) ServeConn(conn net.Conn) error {
 		return grpc.ErrServerStopped
 	}
 	wait, err := one.ServeConn(conn, s.accept)
-	if b, ok := conn.(*sock.Begun); ok {
+	if b, ok := conn.(*sniff.Begun); ok {
 		close(b.Over)
 	}
 	s.remove(one)

@@ -16,8 +16,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/relay"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // NewServer returns a *grpc.Server whose listeners take nearcall's clients as well as ordinary gRPC
@@ -68,7 +68,7 @@ func (h *handshaker) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	if p, ok := conn.(*pipe); ok {
 		return p, p.peer.AuthInfo, nil
 	}
-	begun, isHTTP2, err := sock.Begin(conn)
+	begun, isHTTP2, err := sniff.Begin(conn)
 	switch {
 	case err != nil:
 		return nil, nil, err

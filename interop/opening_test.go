@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -22,8 +23,8 @@ func TestTheListenerReadsContentTypesAsHPACKDoes(t *testing.T) {
 	const end = "the end of what is sent"
 	taken := make(chan bool)
 	lis := bufconn.Listen(1 << 20)
-	take := func(grpc bool) func(sock.Handover) {
-		return func(h sock.Handover) {
+	take := func(grpc bool) func(sniff.Handover) {
+		return func(h sniff.Handover) {
 			go func() {
 				defer h.Conn.Close()
 				read := string(h.First)

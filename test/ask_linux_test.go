@@ -14,8 +14,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/testing/asking"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // TestAnAskedSocketIsStillOne: grpc-go sets its TCP_USER_TIMEOUT, and the connection that it uses
@@ -48,7 +48,7 @@ func TestAnAskedSocketIsStillOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	over, _, err := sock.Ask(t.Context(), raw, nil)
+	over, _, err := sniff.Ask(t.Context(), raw, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

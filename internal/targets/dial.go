@@ -12,6 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -186,13 +187,13 @@ func (e *Endpoints) Handshake(ctx context.Context, authority string, conn net.Co
 		}
 		conn, auth, d.Creds = secured, info, e.creds
 	}
-	over, native, err := sock.Ask(ctx, conn, auth)
+	over, native, err := sniff.Ask(ctx, conn, auth)
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, nil, err
 	}
 	if !native {
-		counters.Stay(sock.ErrOnlyGRPC)
+		counters.Stay(sniff.ErrOnlyGRPC)
 		return nil, over, auth, nil
 	}
 	s, err := d.Over(ctx, raw, over, auth)

@@ -14,13 +14,13 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/interop/cpp/echopb"
 )
 
 // ask asks the server of conn for its protocol, which must be nearcall's.
 func ask(ctx context.Context, t *testing.T, conn net.Conn) (net.Conn, error) {
-	over, native, err := sock.Ask(ctx, conn, nil)
+	over, native, err := sniff.Ask(ctx, conn, nil)
 	if err != nil || !native {
 		t.Errorf("the server is taken for one of ordinary gRPC: %v", err)
 	}

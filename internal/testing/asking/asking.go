@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 )
 
 // Credentials ask the server after their handshake. With them a client of any kind goes on over the
@@ -35,7 +35,7 @@ func (c Credentials) ClientHandshake(ctx context.Context, authority string, raw 
 	if err != nil {
 		return nil, nil, err
 	}
-	over, native, err := sock.Ask(ctx, conn, auth)
+	over, native, err := sniff.Ask(ctx, conn, auth)
 	c.answers <- Answer{native, err}
 	if err != nil {
 		_ = conn.Close()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -30,7 +30,7 @@ type Listener struct {
 	// HTTP1 and HTTP2 take connections whose client speaks HTTP. GRPC takes connections of HTTP/2
 	// whose client speaks gRPC. If HTTP2 or GRPC is nil, the other takes all of HTTP/2; what none
 	// takes, the listener refuses in the client's protocol. They run on the connection's goroutine.
-	HTTP1, HTTP2, GRPC func(Handover)
+	HTTP1, HTTP2, GRPC func(sniff.Handover)
 
 	// Mixes says that HTTP2 takes all connections whose client may send requests of several
 	// protocols: its TLS handshake has offered HTTP/1.1, too.
@@ -49,16 +49,6 @@ type Listener struct {
 	near    nearOffers
 
 	closeOnce sync.Once // for listeners of users, which might not allow a second Close
-}
-
-// A Handover is a connection whose client speaks a protocol other than nearcall's.
-type Handover struct {
-	Conn     net.Conn             // secured already; has Deadline
-	First    []byte               // bytes that were already read
-	Auth     credentials.AuthInfo // of the peer
-	Deadline time.Time            // for the first bytes of the peer
-	Path     string               // the path at which WebSockets are opened; "" for any
-	Accept   func(link.Session) link.Acceptor
 }
 
 // Sessions implements [link.Listener]. It fails if it was called before. It returns nil
@@ -266,7 +256,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	if err != nil {
 		if !errors.Is(err, credentials.ErrConnDispatched) { // a dispatched conn has another owner
 			logFailed(conn, "the security handshake", err)
-			refuseHandshake(conn, err)
+			sniff.RefuseHandshake(conn, err)
 		}
 		return nil, err
 	}
@@ -278,7 +268,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		}
 		_ = secured.Close()
 		return nil, err
-	case p == native:
+	case p == sniff.Native:
 		c := ready{conn: secured, over: over, peer: link.Peer{AuthInfo: auth}, first: first, deadline: deadline, accept: accept}
 		if !l.offerNearer(ctx, conn, &c) {
 			_ = secured.Close()
@@ -297,23 +287,36 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	if closed != nil {
 		secured = &watched{Conn: secured, closed: closed}
 	}
-	h := Handover{Conn: secured, First: first, Auth: auth, Deadline: deadline, Path: l.Path, Accept: accept}
+	h := sniff.Handover{Conn: secured, First: first, Auth: auth, Deadline: deadline, Path: l.Path, Accept: accept}
 	switch takes := !l.Options.RequireUpgrade; {
-	case takes && p == http1 && l.HTTP1 != nil:
+	case takes && p == sniff.HTTP1 && l.HTTP1 != nil:
 		l.removePending(conn) // the taker may keep it longer than the listener is open
 		l.HTTP1(h)
-	case takes && p == http2 && (l.HTTP2 != nil || l.GRPC != nil):
+	case takes && p == sniff.HTTP2 && (l.HTTP2 != nil || l.GRPC != nil):
 		l.removePending(conn)
 		l.takeHTTP2(h, mixes)
 	default:
 		l.logRefused(conn, p, first)
-		refuse(secured, p, first)
+		sniff.Refuse(secured, p, first)
 		return nil, errors.New("the client speaks a protocol that this server does not take")
 	}
 	return func() error {
 		<-closed
 		return nil
 	}, nil
+}
+
+// takeHTTP2 hands a connection of HTTP/2 to its server. mixes says that the client may send
+// requests of several protocols over the connection.
+func (l *Listener) takeHTTP2(h sniff.Handover, mixes bool) {
+	switch {
+	case l.GRPC == nil, mixes && l.Mixes && l.HTTP2 != nil:
+		l.HTTP2(h)
+	case l.HTTP2 == nil:
+		l.GRPC(h)
+	default:
+		sniff.TakeHTTP2(h, l.GRPC, l.HTTP2, l.Options.Deadline)
+	}
 }
 
 // errRefused is the error of a connection that was refused in nearcall's protocol.
@@ -323,42 +326,37 @@ var errRefused = errors.New("the client was refused")
 // its offer of an upgrade. before was already read from conn, and auth is the result of the
 // security handshake. over is the connection that a session then uses: conn, or the one that
 // replaces it.
-func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
-	first, p, err = l.Options.readFirst(conn, before)
-	chosen := agreed(auth) // the client knows that it must speak nearcall
-	switch {
-	case err != nil || p != question || chosen:
-	case wasAnswered(first):
-		p = http2
-	default:
+func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p sniff.Protocol, err error) {
+	offers := l.Options.Upgrade.line()
+	first, p, err = sniff.Read(conn, before, offers)
+	chosen := sniff.Agreed(auth) // the client knows that it must speak nearcall
+	if err == nil && p == sniff.Question && !chosen {
 		chosen = true
-		if _, err = io.WriteString(conn, wire.Answer); err == nil {
-			first, p, err = l.Options.readFirst(conn, first[questionSize(first):])
-		}
+		first, p, err = sniff.Answer(conn, first, offers)
 	}
-	if err == nil && p == offer {
+	if err == nil && p == sniff.Offer {
 		var why error
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
-			return over, nil, native, nil
+			return over, nil, sniff.Native, nil
 		}
 		logDeclined(peerName(conn), why)
-		if first, p, err = l.Options.readFirst(conn, first); p == offer { // a second offer
-			p = unknown
+		if first, p, err = sniff.Read(conn, first, offers); p == sniff.Offer { // a second one
+			p = sniff.Unknown
 		}
 	}
 	code, why := wire.ByeClosed, ""
 	switch {
 	case err != nil:
-	case p == native && l.Options.RequireUpgrade:
+	case p == sniff.Native && l.Options.RequireUpgrade:
 		why = "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"
 		l.logRefused(conn, p, first)
-	case p != native && chosen:
+	case p != sniff.Native && chosen:
 		code = wire.ByeProtocol
 		why = fmt.Sprintf("the client has asked for nearcall's protocol, or agreed on it by ALPN, and must speak that: it began with %.20q", first)
 		logger.Infof("refused %s: %s", peerName(conn), why)
 	}
 	if why != "" {
-		refuseNative(conn, code, why)
+		sniff.RefuseNative(conn, code, why)
 		err = errRefused
 	}
 	return conn, first, p, err

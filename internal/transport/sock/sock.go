@@ -22,6 +22,7 @@ import (
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -108,13 +109,13 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		conn = wrapped
 	}
 	if d.Ordinary != nil {
-		over, native, err := Ask(ctx, conn, auth)
+		over, native, err := sniff.Ask(ctx, conn, auth)
 		switch {
 		case err != nil:
 			_ = conn.Close()
 			return nil, fmt.Errorf("%s: %w", d.Target, err)
 		case !native:
-			counters.Stay(ErrOnlyGRPC)
+			counters.Stay(sniff.ErrOnlyGRPC)
 			s, err := d.Ordinary(ctx, over, auth)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", d.Target, err)
@@ -256,8 +257,8 @@ func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 // before was already read from secured. mixes says that the client may speak several protocols
 // over HTTP/2: in TLS it has also offered HTTP/1.1, which clients of gRPC alone do not.
 func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, before []byte, mixes bool, err error) {
-	if b, ok := conn.(*Begun); ok {
-		return b.Conn, o.PlainAuth(b.Conn), b.first, false, nil
+	if b, ok := conn.(*sniff.Begun); ok {
+		return b.Conn, o.PlainAuth(b.Conn), b.First, false, nil
 	}
 	if creds := o.Config.ServerCreds; creds != nil {
 		secured, auth, mixes, err = handshake(creds, conn)
@@ -275,13 +276,6 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 // acceptedTCP returns the bare TCP connection below one that was accepted, as [bareTCP] does.
 func (o Options) acceptedTCP(conn, secured net.Conn) *net.TCPConn {
 	return bareTCP(conn, secured, o.Config.ServerCreds)
-}
-
-// agreed reports whether the handshake with the result auth has agreed on nearcall's protocol, by
-// ALPN.
-func agreed(auth credentials.AuthInfo) bool {
-	info, ok := auth.(credentials.TLSInfo)
-	return ok && info.State.NegotiatedProtocol == wire.ALPN
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open

@@ -19,5 +19,3 @@ func namespaceOf(syscall.Conn) uint64 { return 0 }
 // Unsent returns 0: it is needed on Linux only, as other systems end a write soon after there is room
 // for a part of it.
 func Unsent(net.Conn) (n int, ok bool) { return 0, true }
-
-func withReady(a askedSocket) net.Conn { return a }

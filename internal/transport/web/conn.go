@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -21,7 +22,7 @@ import (
 type conn struct {
 	net.Conn
 	session  *session
-	handover sock.Handover
+	handover sniff.Handover
 	writes   atomic.Int64 // how many writes have ended
 
 	// Used by the goroutine that reads.
@@ -45,7 +46,7 @@ type progress struct {
 	known  bool // unsent is known
 }
 
-func newConn(s *Server, h sock.Handover) *conn {
+func newConn(s *Server, h sniff.Handover) *conn {
 	c := &conn{Conn: h.Conn, handover: h, first: h.First, header: headerWatch{reading: true}}
 	c.session = &session{
 		server: s, conn: c, reads: h.Conn, done: make(chan struct{}), ended: make(chan struct{}),
@@ -189,7 +190,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	}
 	c.header.ask(len(b))
 	if len(c.first) > 0 {
-		n = sock.Take(b, &c.first)
+		n = sniff.Take(b, &c.first)
 	} else {
 		n, err = c.Conn.Read(b)
 	}

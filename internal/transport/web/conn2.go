@@ -13,18 +13,17 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
-
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 )
 
 // TakeHTTP2 serves a connection of HTTP/2 and owns it from then on. It returns at once.
-func (s *Server) TakeHTTP2(h sock.Handover) {
+func (s *Server) TakeHTTP2(h sniff.Handover) {
 	in := bufio.NewReader(io.MultiReader(bytes.NewReader(h.First), h.Conn))
 	h.First = nil // conn2 keeps h
 	c := &conn2{Conn: h.Conn, in: in, left: len(preface), handover: h, http: s.newHTTP2(), server: s, life: s.newLife2(), drained: make(chan struct{}), closed: make(chan struct{})}
 	c.out.L = new(sync.Mutex)
 	if !s.add(c) {
-		sock.RefuseRequests(c, stopping)
+		sniff.RefuseRequests(c, stopping)
 		return
 	}
 	c.step(func(l *lifecycle.Life) lifecycle.Task { return l.Start(true) }, "")
@@ -33,7 +32,7 @@ func (s *Server) TakeHTTP2(h sock.Handover) {
 	lis := &single{conn: c}
 	_ = c.http.Serve(lis)
 	if lis.conn != nil {
-		sock.RefuseRequests(c, stopping)
+		sniff.RefuseRequests(c, stopping)
 	}
 }
 
@@ -131,7 +130,7 @@ type conn2 struct {
 	net.Conn
 	server   *Server
 	http     *http.Server
-	handover sock.Handover
+	handover sniff.Handover
 	drained  chan struct{} // closed when the connection has drained or is closed
 	closed   chan struct{}
 	counted  counters.Session
@@ -226,7 +225,7 @@ func (c *conn2) Read(b []byte) (int, error) {
 		}
 	}
 	if len(c.ready) > 0 {
-		return sock.Take(b, &c.ready), nil
+		return sniff.Take(b, &c.ready), nil
 	}
 	n, err := c.in.Read(b[:min(len(b), c.left)])
 	c.left -= n

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/message"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 )
 
 // FuzzBody receives an arbitrary body in arbitrary pieces. Receiving ends, with the same
@@ -38,7 +38,7 @@ const theEnd = "the end"
 // receiveAll receives all messages of a body. It returns them, joined, and why no more came.
 func receiveAll(t *testing.T, body io.Reader, k kind) (all, why string) {
 	_, conn := net.Pipe()
-	st := newStream(newConn(serverOf(t, windows(64)), sock.Handover{Conn: conn}).session, &request{kind: k, size: -1})
+	st := newStream(newConn(serverOf(t, windows(64)), sniff.Handover{Conn: conn}).session, &request{kind: k, size: -1})
 	if k == grpcText {
 		body = &textReader{body: body}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
@@ -36,7 +36,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer answers a request, whatever carries it. h describes the connection.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h sock.Handover) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *session, h sniff.Handover) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {
 		refuse(c, w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
@@ -231,7 +231,7 @@ func (r *response) stopReading(read <-chan struct{}) {
 // openWebSocket opens the WebSocket that r asks for, and starts a session over it. The HTTP/1
 // session of the connection ends. h describes the connection. If r must be refused, openWebSocket
 // returns the status code and the text of the answer.
-func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Handover) (code int, why string) {
+func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sniff.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {
 		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)
 	}

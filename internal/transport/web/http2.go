@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sniff"
 )
 
 // Package http serves connections of HTTP/2, and each request is a session.
@@ -98,7 +98,7 @@ func (s *Server) serveForeign(w http.ResponseWriter, r *http.Request, accept fun
 			panic(http.ErrAbortHandler)
 		}
 	}
-	s.serveExchange(e, r, sock.Handover{Deadline: deadline, Accept: accept})
+	s.serveExchange(e, r, sniff.Handover{Deadline: deadline, Accept: accept})
 }
 
 // isSafe reports whether site is safe from clients of HTTP/2 that could end the process: see
@@ -115,7 +115,7 @@ func (s *Server) logUnsafe() {
 		"Set the field HTTP2 of the http.Server to &http.HTTP2Config{MaxEncoderHeaderTableSize: 1}")
 }
 
-func (s *Server) serveExchange(e *exchange, r *http.Request, h sock.Handover) {
+func (s *Server) serveExchange(e *exchange, r *http.Request, h sniff.Handover) {
 	defer e.end()
 	if !s.opts.Begin() {
 		refuse(e.session, e, r, http.StatusServiceUnavailable, stopping)

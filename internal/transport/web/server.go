@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -102,7 +103,7 @@ func (s *Server) window() int { return s.opts.Config.LocalWindow }
 func (s *Server) idle() time.Duration { return s.opts.Config.HTTPIdle }
 
 // Take serves a connection and owns it from then on. It returns at once.
-func (s *Server) Take(h sock.Handover) {
+func (s *Server) Take(h sniff.Handover) {
 	c := newConn(s, h)
 	a := c.session.open(h.Accept)
 	if a == nil || !c.start() {

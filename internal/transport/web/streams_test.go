@@ -16,9 +16,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // TestStreams holds a stream to the contract of callees. Its caller is one of an
@@ -37,7 +37,7 @@ func TestStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, conn := net.Pipe()
-			st := newStream(newConn(serverOf(t, windows(window)), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
+			st := newStream(newConn(serverOf(t, windows(window)), sniff.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
 			far := <-accepted
 			bridge(far, st)
 			t.Cleanup(func() {
@@ -113,7 +113,7 @@ func (raw) Decode(data message.Data, v any) (kept bool, err error) {
 // TestAMessageTakesTheMemoryThatHasArrived: its announced length takes none.
 func TestAMessageTakesTheMemoryThatHasArrived(t *testing.T) {
 	_, conn := net.Pipe()
-	st := newStream(newConn(serverOf(t, Options{}), sock.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
+	st := newStream(newConn(serverOf(t, Options{}), sniff.Handover{Conn: conn}).session, &request{kind: grpcWeb, size: -1})
 	const announced, sent = 1 << 29, 100 << 10
 	received := make(chan error, 1)
 	go func() {

@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A witness is an acceptor that says when its session is gone.
@@ -58,7 +58,7 @@ func handOver(t *testing.T, s *Server, first string, a link.Acceptor) (client ne
 	t.Helper()
 	client, server := net.Pipe()
 	t.Cleanup(func() { _ = client.Close() })
-	s.Take(sock.Handover{Conn: server, First: []byte(first), Deadline: time.Now().Add(time.Minute), Accept: func(l link.Session) link.Acceptor {
+	s.Take(sniff.Handover{Conn: server, First: []byte(first), Deadline: time.Now().Add(time.Minute), Accept: func(l link.Session) link.Acceptor {
 		taken = l
 		return a
 	}})
@@ -75,7 +75,7 @@ func TestAWebSocketTakesTheConnectionOver(t *testing.T) {
 	client, server := net.Pipe()
 	defer func() { _ = client.Close() }()
 	sessions, w := make(chan link.Session, 2), newWitness()
-	serverOf(t, Options{}).Take(sock.Handover{
+	serverOf(t, Options{}).Take(sniff.Handover{
 		Conn: server, First: []byte(asksForWebSocket + ping), Deadline: time.Now().Add(time.Minute), Path: "/x",
 		Accept: func(l link.Session) link.Acceptor {
 			sessions <- l
@@ -117,7 +117,7 @@ func TestASessionThatEndsBeforeItStartsIsGone(t *testing.T) {
 	s := serverOf(t, Options{})
 	client, server := net.Pipe()
 	w := newWitness()
-	s.Take(sock.Handover{Conn: server, Accept: func(l link.Session) link.Acceptor {
+	s.Take(sniff.Handover{Conn: server, Accept: func(l link.Session) link.Acceptor {
 		l.Drain()
 		_ = l.Close(io.ErrNoProgress)
 		return w
@@ -129,7 +129,7 @@ func TestASessionThatEndsBeforeItStartsIsGone(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the client reads %v", err)
 	}
-	s.Take(sock.Handover{Conn: server, Accept: func(link.Session) link.Acceptor { return nil }})
+	s.Take(sniff.Handover{Conn: server, Accept: func(link.Session) link.Acceptor { return nil }})
 }
 
 // twice is an acceptor that answers each call with two messages, of which the second ends it or

@@ -1,4 +1,4 @@
-package sock
+package sniff
 
 import (
 	"io"
@@ -80,7 +80,7 @@ func TestAQuietSocketOfAnOrdinaryServerHasNoBuffer(t *testing.T) {
 	later := make(chan result, 1)
 	for _, want := range []result{{"more", nil}, {"", io.EOF}} {
 		go func() { later <- read() }()
-		leak.AwaitBlocked(t, "IO wait", "sock.readySocket.ReadOnReady(")
+		leak.AwaitBlocked(t, "IO wait", "sniff.readySocket.ReadOnReady(")
 		if n := pool.used.Load(); n != 0 {
 			t.Errorf("%d buffers are in use", n)
 		}

@@ -1,4 +1,4 @@
-package sock
+package sniff
 
 import (
 	"cmp"
@@ -20,15 +20,15 @@ import (
 
 // Ask finds out which protocol the server of conn speaks. auth is the result of the security
 // handshake, or nil. If ALPN has not agreed on nearcall's protocol, it asks the server, which
-// takes a round trip. If the server is nearcall's, native is true, and [Dialer.Over]
-// starts a session over conn. Otherwise it is an ordinary gRPC server, and over is the connection
+// takes a round trip. If the server is nearcall's, native is true, and a
+// session can begin over conn. Otherwise it is an ordinary gRPC server, and over is the connection
 // for the transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask
 // fails, the caller closes conn.
 //
 // grpc-go sets TCP_USER_TIMEOUT on its dialer's connection, if that is a *net.TCPConn. So the
 // dialer should return conn, and the credentials' handshake over.
 func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over net.Conn, native bool, err error) {
-	if agreed(auth) {
+	if Agreed(auth) {
 		return conn, true, nil
 	}
 	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -45,7 +45,7 @@ func Ask(ctx context.Context, conn net.Conn, auth credentials.AuthInfo) (over ne
 	case reply == isNative:
 		return conn, true, nil
 	}
-	a := &asked{Begun: Begun{Conn: conn, first: first}, asking: asking, preface: preface}
+	a := &asked{Begun: Begun{Conn: conn, First: first}, asking: asking, preface: preface}
 	if s, ok := conn.(syscall.Conn); ok {
 		return withReady(askedSocket{a, s}), false, nil
 	}

@@ -1,26 +1,31 @@
-package sock
+// Package sniff finds out which protocol the peer of a connection speaks, by the first bytes.
+package sniff
 
 import (
+	"io"
 	"net"
 	"slices"
 	"strings"
+
+	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A protocol is the protocol of a connection, as its first bytes tell.
-type protocol int
+// A Protocol is what a client speaks, as its first bytes tell.
+type Protocol int
 
+// The protocols of clients.
 const (
-	undecided protocol = iota
-	native             // nearcall
-	offer              // nearcall, with an offer of an upgrade
-	question           // a question: which protocol does the server speak?
-	http2              // gRPC, mostly
-	http1
-	clientHello // TLS, on a server without TLS
-	unknown
+	Undecided Protocol = iota
+	Native             // nearcall
+	Offer              // nearcall, with an offer of an upgrade
+	Question           // a question: which protocol does the server speak?
+	HTTP2              // gRPC, mostly
+	HTTP1
+	TLS // on a server without TLS
+	Unknown
 )
 
 const preface = wire.Preface
@@ -30,55 +35,55 @@ const longestMethod = 20
 
 // protocolOf returns the protocol that starts with b: undecided while b could be the start of more
 // than one. line is the start of an offer; if it is empty, there are no offers.
-func protocolOf(b []byte, line string) protocol {
+func protocolOf(b []byte, line string) Protocol {
 	s := string(b)
 	switch {
 	case strings.HasPrefix(s, wire.Magic):
-		return native
+		return Native
 	case line != "" && strings.HasPrefix(s, line):
-		return offer
+		return Offer
 	case strings.HasPrefix(line, s):
-		return undecided
+		return Undecided
 	case strings.HasPrefix(s, preface):
 		return protocolOfHTTP2(b[len(preface):])
 	case strings.HasPrefix(wire.Magic, s), strings.HasPrefix(preface, s):
-		return undecided // also if s is empty
+		return Undecided // also if s is empty
 	case s[0] == 0x16: // a TLS handshake record, of version 3.x
 		if len(s) == 1 {
-			return undecided
+			return Undecided
 		}
 		if s[1] == 3 {
-			return clientHello
+			return TLS
 		}
-		return unknown
+		return Unknown
 	}
 	for i := range min(len(s), longestMethod) {
 		switch c := s[i]; {
 		case 'A' <= c && c <= 'Z':
 		case c == ' ' && i > 0:
-			return http1
+			return HTTP1
 		default:
-			return unknown
+			return Unknown
 		}
 	}
 	if len(s) < longestMethod {
-		return undecided
+		return Undecided
 	}
-	return unknown
+	return Unknown
 }
 
 // protocolOfHTTP2 returns the protocol of a client that has sent the preface of HTTP/2, and then b.
 // Its SETTINGS tell whether it asks for the server's protocol.
-func protocolOfHTTP2(b []byte) protocol {
+func protocolOfHTTP2(b []byte) Protocol {
 	switch {
 	case !mayBeSettings(b):
-		return http2
+		return HTTP2
 	case len(b) < frameHead || len(b) < frameHead+payloadSize(b):
-		return undecided
+		return Undecided
 	case asks(b[frameHead : frameHead+payloadSize(b)]):
-		return question
+		return Question
 	}
-	return http2
+	return HTTP2
 }
 
 // mayBeSettings reports whether b can be the beginning of the SETTINGS that a side of HTTP/2 sends
@@ -104,6 +109,22 @@ func asks(settings []byte) (yes bool) {
 	return yes && len(settings) == 0
 }
 
+// Agreed reports whether the handshake with the result auth has agreed on nearcall's protocol, by
+// ALPN.
+func Agreed(auth credentials.AuthInfo) bool {
+	info, ok := auth.(credentials.TLSInfo)
+	return ok && info.State.NegotiatedProtocol == wire.ALPN
+}
+
+// Answer answers the question at the start of first, and returns what Read returns of the bytes
+// after the question.
+func Answer(conn net.Conn, first []byte, line string) ([]byte, Protocol, error) {
+	if _, err := io.WriteString(conn, wire.Answer); err != nil {
+		return nil, Undecided, err
+	}
+	return Read(conn, first[questionSize(first):], line)
+}
+
 // questionSize returns the size of the question at the start of b.
 func questionSize(b []byte) int {
 	return len(preface) + frameHead + payloadSize(b[len(preface):])
@@ -117,19 +138,24 @@ func wasAnswered(b []byte) bool {
 	return len(rest) > 0 && mayBeSettings(rest)
 }
 
-// readFirst reads until the protocol of conn is known, and maybe more. The parameter before holds
-// the bytes that were read already, and the result first starts with them.
-func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
+// Read reads until the protocol of conn is known, and maybe more. The parameter before holds the
+// bytes that were read already, and the result first starts with them. line is the start of an
+// offer; if it is empty, there are no offers.
+func Read(conn net.Conn, before []byte, line string) (first []byte, p Protocol, err error) {
 	const room = 512 // longer than most prefixes that do not decide
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
 	for {
 		if len(first) > 0 {
-			if p = protocolOf(first, o.Upgrade.line()); p != undecided {
+			p = protocolOf(first, line)
+			if p == Question && wasAnswered(first) {
+				p = HTTP2
+			}
+			if p != Undecided {
 				return first, p, nil
 			}
 		}
 		if err != nil {
-			return nil, undecided, err
+			return nil, Undecided, err
 		}
 		if len(first) == cap(first) { // a question can be as long as a frame of HTTP/2
 			first = slices.Grow(first, len(first))
@@ -144,7 +170,7 @@ func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protoc
 // serve it instead of the connection itself.
 type Begun struct {
 	net.Conn
-	first []byte        // bytes that were read and that Read has not returned yet
+	First []byte        // bytes that were read and that Read has not returned yet
 	Over  chan struct{} // closed when the handshake of the session has ended
 }
 
@@ -154,19 +180,19 @@ func Begin(conn net.Conn) (b *Begun, isHTTP2 bool, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u)
 	}
-	first, p, err := Options{}.readFirst(conn, nil)
+	first, p, err := Read(conn, nil, "")
 	if err != nil {
 		return nil, false, err
 	}
-	return &Begun{Conn: conn, first: first, Over: make(chan struct{})}, p == http2 || p == question && wasAnswered(first), nil
+	return &Begun{Conn: conn, First: first, Over: make(chan struct{})}, p == HTTP2, nil
 }
 
 // Read implements [net.Conn]. It returns the first bytes again.
 func (b *Begun) Read(p []byte) (int, error) {
-	if len(b.first) == 0 {
+	if len(b.First) == 0 {
 		return b.Conn.Read(p)
 	}
-	return Take(p, &b.first), nil
+	return Take(p, &b.First), nil
 }
 
 // Take moves bytes from first, which were read before, to b.

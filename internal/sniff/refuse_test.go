@@ -1,4 +1,4 @@
-package sock
+package sniff
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package sock
+package sniff
 
 import (
 	"bufio"
@@ -11,22 +11,19 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
-
-	"github.com/nearcall/nearcall/internal/link"
 )
 
 const noSettings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // A taker records which server got a connection, and what it read.
 type taker struct {
-	*Listener
 	clients *bufconn.Listener
 	taken   chan taken
 }
 
 type taken struct{ by, read string }
 
-// newTaker returns a listener whose servers read until "rest". stop must be called.
+// newTaker returns a taker whose servers read until "rest". stop must be called.
 func newTaker() (l *taker, stop func()) {
 	l = &taker{clients: bufconn.Listen(1 << 20), taken: make(chan taken, 1)}
 	take := func(name string) func(Handover) {
@@ -44,14 +41,27 @@ func newTaker() (l *taker, stop func()) {
 			}()
 		}
 	}
-	l.Listener = &Listener{Listener: l.clients, Options: Options{Config: within(time.Minute)}, HTTP2: take("http"), GRPC: take("grpc")}
-	ended := make(chan error)
-	go func() { ended <- l.Sessions(func(link.Session) link.Acceptor { return nil }) }()
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			conn, err := l.clients.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				if first, p, err := Read(conn, nil, ""); err == nil && p == HTTP2 {
+					TakeHTTP2(Handover{Conn: conn, First: first}, take("grpc"), take("http"), inAMinute)
+				}
+			})
+		}
+	})
 	return l, func() {
-		_ = l.Close()
-		<-ended
+		_ = l.clients.Close()
+		conns.Wait()
 	}
 }
+
+func inAMinute() time.Time { return time.Now().Add(time.Minute) }
 
 func (l *taker) dial(t *testing.T, bytes string) net.Conn {
 	t.Helper()
@@ -110,17 +120,6 @@ func writePieces(conn net.Conn, s string, next func() int) {
 			return
 		}
 		s = s[n:]
-	}
-}
-
-// TestMixedClientsNeedNoFirstRequest: net/http serves all that they may send.
-func TestMixedClientsNeedNoFirstRequest(t *testing.T) {
-	for _, mixes := range []bool{false, true} {
-		got := ""
-		l := &Listener{Options: Options{Config: serverOptions()}, HTTP2: func(Handover) { got = "http" }, GRPC: func(Handover) { got = "grpc" }, Mixes: mixes}
-		if l.takeHTTP2(Handover{First: []byte(preface)}, true); (got == "http") != mixes {
-			t.Errorf("%s got it, although Mixes is %t", got, mixes)
-		}
 	}
 }
 
@@ -201,9 +200,9 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 		want := preface + string(frame(nil, frameSettings, 0, 0, settings)) + others + request + data + later + ack
 
 		near, far := net.Pipe()
-		l := &Listener{Options: Options{Config: serverOptions()}, GRPC: func(h Handover) { go actAsGRPC(h.Conn, ofGRPC, r.IntN(3), sizes(1, 30)) }}
+		grpc := func(h Handover) { go actAsGRPC(h.Conn, ofGRPC, r.IntN(3), sizes(1, 30)) }
 		got := make(chan string)
-		l.HTTP2 = func(h Handover) {
+		http := func(h Handover) {
 			go func() {
 				defer h.Conn.Close()
 				var writes sync.WaitGroup
@@ -228,7 +227,7 @@ func TestNetHTTPGoesOnWhereGRPCHasBegun(t *testing.T) {
 		if _, err := io.ReadFull(far, first); err != nil {
 			t.Fatal(err)
 		}
-		l.takeHTTP2(Handover{Conn: far, First: first}, false)
+		TakeHTTP2(Handover{Conn: far, First: first}, grpc, http, inAMinute)
 		if read := <-got; read != want {
 			t.Fatalf("seed %d: net/http read\n%q, want\n%q", seed, read, want)
 		}

@@ -1,4 +1,4 @@
-package sock
+package sniff
 
 import (
 	"io"
@@ -7,6 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // Either grpc-go's transport serves a connection of HTTP/2, fast and only gRPC, or net/http, which
@@ -62,31 +66,34 @@ type opening struct {
 	pongs int    // how many of the client's PINGs it has acknowledged
 }
 
-// takeHTTP2 hands a connection of HTTP/2 to its server. mixes says that the client may send
-// requests of several protocols over the connection.
-func (l *Listener) takeHTTP2(h Handover, mixes bool) {
-	switch {
-	case l.GRPC == nil, mixes && l.Mixes && l.HTTP2 != nil:
-		l.HTTP2(h)
-		return
-	case l.HTTP2 == nil:
-		l.GRPC(h)
-		return
-	}
+// A Handover is a connection whose client speaks a protocol other than nearcall's.
+type Handover struct {
+	Conn     net.Conn             // secured already; has Deadline
+	First    []byte               // bytes that were already read
+	Auth     credentials.AuthInfo // of the peer
+	Deadline time.Time            // for the first bytes of the peer
+	Path     string               // the path at which WebSockets are opened; "" for any
+	Accept   func(link.Session) link.Acceptor
+}
+
+// TakeHTTP2 passes a connection of HTTP/2 to grpc if its first request is one of gRPC, and
+// otherwise to http, which then has as long as deadline says. It does not wait for the request: the
+// connection that grpc gets ends with EOF, and http gets another, if the request is not gRPC's.
+func TakeHTTP2(h Handover, grpc, http func(Handover), deadline func() time.Time) {
 	o := &opening{Conn: h.Conn, handover: h, ready: []byte(preface), in: h.First[len(preface):]}
 	o.handOver = func(h Handover) {
-		h.Deadline = l.Options.Deadline()
+		h.Deadline = deadline()
 		_ = h.Conn.SetDeadline(h.Deadline)
-		l.HTTP2(h)
+		http(h)
 	}
 	switch o.parse() {
 	case byHTTP:
-		l.HTTP2(h)
+		http(h)
 	case byGRPC:
-		l.GRPC(h)
+		grpc(h)
 	default:
 		h.Conn, h.First = o, nil
-		l.GRPC(h)
+		grpc(h)
 	}
 }
 
