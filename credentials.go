@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/targets"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // NewTLS returns transport credentials for [WithTransportCredentials] and [Creds], like
@@ -59,7 +59,7 @@ func (UnixAuthInfo) AuthType() string { return "local" }
 // ValidateAuthority accepts any authority: there is no certificate to check it against.
 func (UnixAuthInfo) ValidateAuthority(string) error { return nil }
 
-func unixAuthInfo(p sock.Process) credentials.AuthInfo {
+func unixAuthInfo(p sockopt.Process) credentials.AuthInfo {
 	return UnixAuthInfo{
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 		PID:            p.PID, UID: p.UID, GID: p.GID,

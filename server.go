@@ -17,9 +17,11 @@ import (
 	"github.com/nearcall/nearcall/internal/grpcinside"
 	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/sniff"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -55,7 +57,7 @@ type Server struct {
 func NewServer(opts ...ServerOption) *Server {
 	o := options.NewServer(opts)
 	s := &Server{opts: o, listeners: make(map[net.Listener]int), drained: make(chan struct{}), closed: make(chan struct{})}
-	s.sockets = sock.Options{Config: &o.Connections, Unix: unixAuthInfo, Upgrade: targets.SharedMemory(&o.Connections, true)}
+	s.sockets = sock.Options{Options: nearpath.Options{Config: &o.Connections, Upgrade: targets.SharedMemory(&o.Connections, true)}, Unix: unixAuthInfo}
 	unary, stream := grpcinside.InterceptorsOf(o.GRPCOptions)
 	s.core = server.New(o, server.Config{Unary: unary, Stream: stream, PeerConn: s.peerConn})
 	s.grpc = grpcserver.New(s.grpcConfig)
@@ -227,7 +229,7 @@ func (s *Server) ServeConn(conn net.Conn) error {
 		return errors.New("nearcall: ServeConn needs a connection")
 	}
 	one := s.sessionsOver(nil, targets.Socket{})
-	one.Options.Unix = func(p sock.Process) credentials.AuthInfo {
+	one.Options.Unix = func(p sockopt.Process) credentials.AuthInfo {
 		if p.PID == os.Getpid() { // this process has made the pair of sockets, and may have passed the other end on
 			return link.Private
 		}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -38,7 +39,7 @@ func TestTheListenerReadsContentTypesAsHPACKDoes(t *testing.T) {
 			}()
 		}
 	}
-	l := &sock.Listener{Listener: lis, Options: sock.Options{Config: &options.NewServer(nil).Connections}, HTTP2: take(false), GRPC: take(true)}
+	l := &sock.Listener{Listener: lis, Options: sock.Options{Options: nearpath.Options{Config: &options.NewServer(nil).Connections}}, HTTP2: take(false), GRPC: take(true)}
 	ended := make(chan error)
 	go func() { ended <- l.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 	values := []string{"application/grpc", "application/grpc+proto", "application/grpc+", "application/grpc;a=b", "application/grpc-web", "application/grp", "application/grpcx", "application/grpc ", "application/json", "", "APPLICATION/GRPC"}

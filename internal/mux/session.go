@@ -359,3 +359,20 @@ func (c *callbacks) run() {
 type buffer = encoded.Buffer
 
 func newBuffer(n int) *buffer { return encoded.NewBuffer(n) }
+
+// Begin begins a session over conn as a client, and returns it once the server has sent its HELLO. If
+// it fails, conn is closed. accept returns the acceptor of the server's calls, or nil for none; it may
+// be nil, too.
+func Begin(ctx context.Context, conn Conn, o Options, accept func(link.Session) link.Acceptor) (*Session, error) {
+	s := New(conn, o)
+	var acceptor link.Acceptor
+	if accept != nil {
+		acceptor = accept(s)
+	}
+	s.Start(acceptor)
+	if err := s.Meet(ctx); err != nil {
+		_ = s.Close(err)
+		return nil, err
+	}
+	return s, nil
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/socketfile"
@@ -55,7 +56,7 @@ func dialSocket(t *Target, o *options.Client, c Caller) (link.Dialer, string, er
 func (t *Target) socketDialer(o *options.Client, authority string, c Caller) sock.Dialer {
 	d := sock.Dialer{
 		Target: t.text, GRPC: t.forGRPC(), Network: t.network, Address: t.fixed(),
-		Authority: authority, Client: o, Options: sock.Options{Config: &o.Connections, Unix: c.Unix}, Accept: c.Accept,
+		Authority: authority, Client: o, Options: sock.Options{Options: nearpath.Options{Config: &o.Connections}, Unix: c.Unix}, Accept: c.Accept,
 	}
 	if o.HasConnDialer() {
 		d.Address = t.forDialer()
@@ -104,7 +105,7 @@ type Endpoints struct {
 	opts    *options.Client
 	caller  Caller                           // its Authority is unused
 	creds   credentials.TransportCredentials // nil for none
-	upgrade *sock.Upgrade
+	upgrade *nearpath.Upgrade
 }
 
 // NewEndpoints returns Endpoints for connections with opts.

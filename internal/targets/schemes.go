@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/socketfile"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sockopt"
 )
 
 // A scheme is the prefix of a target. It holds what differs between targets, except what follows
@@ -123,7 +123,7 @@ type Caller struct {
 	Accept func(link.Session) link.Acceptor
 
 	// Unix returns the AuthInfo for a process; it may be nil.
-	Unix func(sock.Process) credentials.AuthInfo
+	Unix func(sockopt.Process) credentials.AuthInfo
 }
 
 // Dialer returns the dialer for t, which must not go to grpc-go, and the authority of its calls.

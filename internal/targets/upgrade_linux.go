@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/shm"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const sharesMemory = true
@@ -16,10 +16,10 @@ const sharesMemory = true
 // SharedMemory returns an upgrade of unix sockets to as much shared memory as o allows. shared says
 // that connections of different peers share this limit. With shared, no peer can take more than its
 // part.
-func SharedMemory(o *options.Connections, shared bool) *sock.Upgrade {
+func SharedMemory(o *options.Connections, shared bool) *nearpath.Upgrade {
 	memory := shm.NewMemory(o.MaxMemory, shared)
 	server := shm.NewServer(memory)
-	return &sock.Upgrade{
+	return &nearpath.Upgrade{
 		Line:    shm.Line,
 		Network: "shm",
 		Trusts:  shm.SameUser,

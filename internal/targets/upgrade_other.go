@@ -3,11 +3,11 @@
 package targets
 
 import (
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const sharesMemory = false
 
 // SharedMemory returns nil: this system has no upgrade for unix sockets.
-func SharedMemory(*options.Connections, bool) *sock.Upgrade { return nil }
+func SharedMemory(*options.Connections, bool) *nearpath.Upgrade { return nil }

@@ -48,7 +48,7 @@ var Imports = []Rule{
 	// A unary call in process is one object of both sides, which inproc has.
 	{Pkg: "internal/call/server", May: []string{"internal/call", "internal/codec", "internal/grpcinside", "internal/link", "internal/message", "internal/options", "internal/transport/inproc", "internal/wait"}},
 
-	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/sniff", "internal/socketfile", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
+	{Pkg: "internal/targets", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/nearpath", "internal/options", "internal/registry", "internal/scmrights", "internal/sniff", "internal/socketfile", "internal/sockopt", "internal/transport/*", "internal/wire"}, Not: []string{"internal/transport/web"}},
 	// It lets grpc-go resolve and balance.
 	{Pkg: "internal/balance", May: []string{"internal/call", "internal/call/client", "internal/counters", "internal/durations", "internal/grpcinside", "internal/link", "internal/message", "internal/options", "internal/relay", "internal/targets", "internal/transport/grpcgo", "internal/wait"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
@@ -58,13 +58,14 @@ var Imports = []Rule{
 	{Pkg: "internal/connector", May: []string{"internal/counters", "internal/durations", "internal/link", "internal/options", "internal/wait"}},
 
 	{Pkg: "internal/sniff", May: []string{"internal/counters", "internal/link", "internal/scmrights", "internal/wire"}},
-	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/scmrights", "internal/sniff", "internal/wire"}},
+	{Pkg: "internal/nearpath", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/options", "internal/scmrights", "internal/sockopt", "internal/wire"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/counters", "internal/link", "internal/mux", "internal/nearpath", "internal/options", "internal/scmrights", "internal/sniff", "internal/sockopt", "internal/wire"}},
 	// It implements net.Conn, and targets passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/counters", "internal/link", "internal/scmrights"}},
 	// It implements net.Conn, and targets and web pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
-	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/message", "internal/mux", "internal/options", "internal/sniff", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
+	{Pkg: "internal/transport/web", May: []string{"internal/counters", "internal/lifecycle", "internal/link", "internal/message", "internal/mux", "internal/options", "internal/sniff", "internal/sockopt", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/counters", "internal/link", "internal/message", "internal/options", "internal/wait"}},
 

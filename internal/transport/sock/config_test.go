@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 )
 
@@ -25,3 +26,6 @@ func dialsWith(conn net.Conn) *options.Client {
 	c.ConnDialer = func(context.Context, string) (net.Conn, error) { return conn, nil }
 	return c
 }
+
+// with returns Options with c and without an upgrade.
+func with(c *options.Connections) Options { return Options{Options: nearpath.Options{Config: c}} }

@@ -14,8 +14,10 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/sniff"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -46,7 +48,7 @@ type Listener struct {
 	retired bool                  // no more connections are accepted
 	closed  bool                  // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
-	near    nearOffers
+	offers  nearpath.Offers
 
 	closeOnce sync.Once // for listeners of users, which might not allow a second Close
 }
@@ -64,7 +66,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 	claim(l.Listener)
 	defer l.all.Wait()
-	defer l.near.withdraw()
+	defer l.offers.Withdraw()
 	for pause := time.Duration(0); ; {
 		neverBlock(bare(l.Listener))
 		conn, err := l.Accept()
@@ -82,7 +84,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		case !temporary(err):
+		case !sockopt.Temporary(err):
 			return err
 		default: // usually out of descriptors, which other connections will free
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -139,11 +141,6 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-func temporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
-}
-
 // retireTimeout is how long clients may take for their handshake after Retire. They may have made calls
 // already.
 const retireTimeout = time.Second
@@ -152,7 +149,7 @@ const retireTimeout = time.Second
 // have already made. It accepts no more. After retireTimeout it closes connections that are still
 // in their handshake.
 func (l *Listener) Retire() {
-	l.near.withdraw() // before the listener is closed: another server may take its port then
+	l.offers.Withdraw() // before the listener is closed: another server may take its port then
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
@@ -192,7 +189,7 @@ func (l *Listener) Close() error {
 
 // abandon closes connections in their handshake.
 func (l *Listener) abandon() {
-	l.near.withdraw()
+	l.offers.Withdraw()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired, l.closed = true, true
@@ -269,7 +266,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		_ = secured.Close()
 		return nil, err
 	case p == sniff.Native:
-		c := ready{conn: secured, over: over, peer: link.Peer{AuthInfo: auth}, first: first, deadline: deadline, accept: accept}
+		c := nearpath.Accepted{Conn: secured, Over: over, Peer: link.Peer{AuthInfo: auth}, First: first, Deadline: deadline, Accept: accept}
 		if !l.offerNearer(ctx, conn, &c) {
 			_ = secured.Close()
 			return nil, net.ErrClosed
@@ -306,6 +303,27 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	}, nil
 }
 
+// offerNearer offers the client of c a nearer path. It returns false if the client has moved or left.
+// conn is the connection below c's.
+func (l *Listener) offerNearer(ctx context.Context, conn net.Conn, c *nearpath.Accepted) (stays bool) {
+	if !l.Near {
+		return true
+	}
+	greet := func(offer string) []byte {
+		l.removePending(conn) // the client has ended its handshake
+		return l.Options.serverMux(*c).Greeting(true, wire.FeatureNear, offer)
+	}
+	return l.offers.Make(ctx, offering{l}, l.Options.Options, l.Options.acceptedTCP(conn, c.Conn), c, greet)
+}
+
+// An offering implements [nearpath.Listener].
+type offering struct{ l *Listener }
+
+func (o offering) Go(f func())                   { o.l.all.Go(f) }
+func (o offering) AddPending(conn net.Conn) bool { return o.l.addPending(conn) }
+func (o offering) RemovePending(conn net.Conn)   { o.l.removePending(conn) }
+func (o offering) Start(c nearpath.Accepted)     { o.l.Options.startSession(c) }
+
 // takeHTTP2 hands a connection of HTTP/2 to its server. mixes says that the client may send
 // requests of several protocols over the connection.
 func (l *Listener) takeHTTP2(h sniff.Handover, mixes bool) {
@@ -327,7 +345,7 @@ var errRefused = errors.New("the client was refused")
 // security handshake. over is the connection that a session then uses: conn, or the one that
 // replaces it.
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credentials.AuthInfo, before []byte, deadline time.Time) (over mux.Conn, first []byte, p sniff.Protocol, err error) {
-	offers := l.Options.Upgrade.line()
+	offers := l.Options.Upgrade.FirstLine()
 	first, p, err = sniff.Read(conn, before, offers)
 	chosen := sniff.Agreed(auth) // the client knows that it must speak nearcall
 	if err == nil && p == sniff.Question && !chosen {
@@ -336,10 +354,10 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 	}
 	if err == nil && p == sniff.Offer {
 		var why error
-		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
+		if over, first, why = l.Options.Answer(ctx, conn, first, deadline); why == nil {
 			return over, nil, sniff.Native, nil
 		}
-		logDeclined(peerName(conn), why)
+		nearpath.LogDeclined(sockopt.PeerName(conn), why)
 		if first, p, err = sniff.Read(conn, first, offers); p == sniff.Offer { // a second one
 			p = sniff.Unknown
 		}
@@ -353,7 +371,7 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 	case p != sniff.Native && chosen:
 		code = wire.ByeProtocol
 		why = fmt.Sprintf("the client has asked for nearcall's protocol, or agreed on it by ALPN, and must speak that: it began with %.20q", first)
-		logger.Infof("refused %s: %s", peerName(conn), why)
+		logger.Infof("refused %s: %s", sockopt.PeerName(conn), why)
 	}
 	if why != "" {
 		sniff.RefuseNative(conn, code, why)
@@ -365,27 +383,16 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, auth credent
 // Serve starts a session over conn, whose client speaks nearcall's protocol. If peer has no
 // addresses, conn's are used. The session's handshake must end before deadline.
 func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
-	o.startSession(ready{conn: conn, over: conn, peer: peer, deadline: deadline, accept: accept})
+	o.startSession(nearpath.Accepted{Conn: conn, Over: conn, Peer: peer, Deadline: deadline, Accept: accept})
 }
 
-// A ready is a connection whose client speaks nearcall's protocol.
-type ready struct {
-	conn     net.Conn
-	over     mux.Conn  // conn, or the connection that has replaced it
-	peer     link.Peer // without the addresses, if they are conn's
-	first    []byte    // bytes that were already read
-	greeted  bool      // this side's HELLO was sent
-	deadline time.Time // for the client's HELLO
-	accept   func(link.Session) link.Acceptor
-}
-
-// startSession starts a session over c. It returns nil if c.accept has refused the session.
-func (o Options) startSession(c ready) *mux.Session {
-	_ = c.conn.SetDeadline(time.Time{})
-	s := mux.New(c.over, o.serverMux(c))
-	acceptor := c.accept(s)
+// startSession starts a session over c. It returns nil if c.Accept has refused the session.
+func (o Options) startSession(c nearpath.Accepted) *mux.Session {
+	_ = c.Conn.SetDeadline(time.Time{})
+	s := mux.New(c.Over, o.serverMux(c))
+	acceptor := c.Accept(s)
 	if acceptor == nil {
-		_ = c.over.Close()
+		_ = c.Over.Close()
 		return nil
 	}
 	s.Start(acceptor)
@@ -393,13 +400,13 @@ func (o Options) startSession(c ready) *mux.Session {
 }
 
 // serverMux returns the options of a session over c.
-func (o Options) serverMux(c ready) mux.Options {
+func (o Options) serverMux(c nearpath.Accepted) mux.Options {
 	name := "a client"
-	if a := cmp.Or(c.peer.Addr, c.conn.RemoteAddr()); a != nil {
+	if a := cmp.Or(c.Peer.Addr, c.Conn.RemoteAddr()); a != nil {
 		name = a.Network() + ":" + a.String()
 	}
-	m := o.mux(name, false, c.conn, c.over != mux.Conn(c.conn), c.peer)
-	m.HelloTime = cmp.Or(time.Until(c.deadline), -1)
-	m.First, m.Greeted = c.first, c.greeted
+	m := o.mux(name, false, c.Conn, c.Over != mux.Conn(c.Conn), c.Peer)
+	m.HelloTime = cmp.Or(time.Until(c.Deadline), -1)
+	m.First, m.Greeted = c.First, c.Greeted
 	return m
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall/internal/sniff"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -20,25 +21,12 @@ import (
 
 var logger = grpclog.Component("nearcall")
 
-// peerName returns the address of conn's peer. A client of a unix socket has no address, but the
-// system can often tell its process.
-func peerName(conn net.Conn) string {
-	local, remote := conn.LocalAddr(), conn.RemoteAddr()
-	if local != nil && local.Network() == "unix" {
-		if p, ok := processOf(conn); ok {
-			return fmt.Sprintf("process %d of user %d at %v", p.PID, p.UID, local)
-		}
-		return fmt.Sprintf("a client at %v", local)
-	}
-	return fmt.Sprint(remote)
-}
-
 // logFailed logs that conn's client failed during step.
 func logFailed(conn net.Conn, step string, err error) {
 	if err == io.EOF || errors.Is(err, net.ErrClosed) {
 		return // it has left, or this side has closed the listener
 	}
-	logger.Infof("%s with %s failed: %q%s", step, peerName(conn), err, remedy(err))
+	logger.Infof("%s with %s failed: %q%s", step, sockopt.PeerName(conn), err, remedy(err))
 }
 
 // remedy returns advice for a failed security handshake, as far as err tells.
@@ -74,10 +62,5 @@ func (l *Listener) logRefused(conn net.Conn, p sniff.Protocol, first []byte) {
 	case p == sniff.HTTP1:
 		why = "it is a client of HTTP/1, which needs OtherClients with WebClients"
 	}
-	logger.Infof("refused %s: %s", peerName(conn), why)
-}
-
-// logDeclined logs that a connection with peer stays a socket.
-func logDeclined(peer string, why error) {
-	logger.Infof("no shared memory with %s, which stays a unix socket: %q", peer, why)
+	logger.Infof("refused %s: %s", sockopt.PeerName(conn), why)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/sniff"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -28,7 +29,7 @@ const (
 func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Options: Options{Config: serverOptions()}, Listener: inner, GRPC: func(h sniff.Handover) {
+	lis := &Listener{Options: with(serverOptions()), Listener: inner, GRPC: func(h sniff.Handover) {
 		_, _ = h.Conn.Write([]byte("mine"))
 		_ = h.Conn.Close()
 		taken <- string(h.First)
@@ -62,7 +63,7 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 	for _, requires := range []bool{false, true} {
 		inner := bufconn.Listen(1 << 10)
 		taken := make(chan string, 1)
-		lis := &Listener{Listener: inner, Options: Options{Config: serverOptions(), RequireUpgrade: requires}, HTTP1: func(h sniff.Handover) {
+		lis := &Listener{Listener: inner, Options: Options{Options: nearpath.Options{Config: serverOptions(), RequireUpgrade: requires}}, HTTP1: func(h sniff.Handover) {
 			if h.Deadline.IsZero() || h.Auth == nil || h.Accept == nil {
 				t.Errorf("%+v is incomplete", h)
 			}
@@ -105,7 +106,7 @@ func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
 	for _, first := range []string{preface, preface + noSettings, "GET / "} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := bufconn.Listen(1 << 10)
-			lis := &Listener{Options: Options{Config: serverOptions()}, Listener: inner}
+			lis := &Listener{Options: with(serverOptions()), Listener: inner}
 			ended := make(chan error)
 			go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 			conn, err := inner.DialContext(t.Context())
@@ -130,7 +131,7 @@ func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
 func TestMixedClientsNeedNoFirstRequest(t *testing.T) {
 	for _, mixes := range []bool{false, true} {
 		got := ""
-		l := &Listener{Options: Options{Config: serverOptions()}, HTTP2: func(sniff.Handover) { got = "http" }, GRPC: func(sniff.Handover) { got = "grpc" }, Mixes: mixes}
+		l := &Listener{Options: with(serverOptions()), HTTP2: func(sniff.Handover) { got = "http" }, GRPC: func(sniff.Handover) { got = "grpc" }, Mixes: mixes}
 		if l.takeHTTP2(sniff.Handover{First: []byte(preface)}, true); (got == "http") != mixes {
 			t.Errorf("%s got it, although Mixes is %t", got, mixes)
 		}
@@ -174,7 +175,7 @@ func (d dribbling) Write(b []byte) (int, error) {
 // TestASessionFollowsTheQuestion, whether or not the server takes ordinary gRPC clients.
 func TestASessionFollowsTheQuestion(t *testing.T) {
 	wrong := func(sniff.Handover) { t.Error("the connection is taken for one of HTTP/2") }
-	for _, l := range []*Listener{{Options: Options{Config: serverOptions()}}, {Options: Options{Config: serverOptions()}, GRPC: wrong}, {Options: Options{Config: serverOptions()}, GRPC: wrong, HTTP2: wrong}} {
+	for _, l := range []*Listener{{Options: with(serverOptions())}, {Options: with(serverOptions()), GRPC: wrong}, {Options: with(serverOptions()), GRPC: wrong, HTTP2: wrong}} {
 		for _, slow := range []bool{false, true} {
 			dial, stop := listenAsked(t, l, make(transporttest.Accepter, 1))
 			conn := dial()
@@ -185,7 +186,7 @@ func TestASessionFollowsTheQuestion(t *testing.T) {
 			if err != nil || !native {
 				t.Fatal(native, err)
 			}
-			s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, nil)
+			s, err := Dialer{Options: with(&clientOptions().Connections), Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +195,7 @@ func TestASessionFollowsTheQuestion(t *testing.T) {
 			}
 			_ = s.Close(errors.New("done"))
 			stop()
-			*l = Listener{Options: Options{Config: serverOptions()}, GRPC: l.GRPC, HTTP2: l.HTTP2}
+			*l = Listener{Options: with(serverOptions()), GRPC: l.GRPC, HTTP2: l.HTTP2}
 		}
 	}
 }
@@ -209,7 +210,7 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 			if early && then == noSettings {
 				continue // the client has had its answer
 			}
-			dial, stop := listenAsked(t, &Listener{Options: Options{Config: serverOptions()}, GRPC: func(sniff.Handover) { t.Errorf("%s is taken for gRPC", name) }}, nil)
+			dial, stop := listenAsked(t, &Listener{Options: with(serverOptions()), GRPC: func(sniff.Handover) { t.Errorf("%s is taken for gRPC", name) }}, nil)
 			conn := dial()
 			sent := wire.Question
 			if early {
@@ -235,7 +236,7 @@ func TestAfterTheAnswerTheClientSpeaksNearcall(t *testing.T) {
 func TestAQuestionThatWasAnsweredIsHTTP2(t *testing.T) {
 	for _, sent := range []string{wire.Question + noSettings, wire.Question + noSettings[:3], wire.Question + noSettings + "more"} {
 		taken := make(chan sniff.Handover, 1)
-		dial, stop := listenAsked(t, &Listener{Options: Options{Config: serverOptions()}, GRPC: func(h sniff.Handover) { taken <- h }}, nil)
+		dial, stop := listenAsked(t, &Listener{Options: with(serverOptions()), GRPC: func(h sniff.Handover) { taken <- h }}, nil)
 		conn := dial()
 		go func() { _, _ = io.WriteString(conn, sent) }()
 		h := <-taken
@@ -289,7 +290,7 @@ func TestTheQuestionHasTheDeadlineOfFirstBytes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dial, stop := listenAsked(t, &Listener{Options: Options{Config: within(5 * time.Second)}, GRPC: func(sniff.Handover) { t.Error("it is taken for gRPC") }}, nil)
+				dial, stop := listenAsked(t, &Listener{Options: with(within(5 * time.Second)), GRPC: func(sniff.Handover) { t.Error("it is taken for gRPC") }}, nil)
 				defer stop()
 				conn := dial()
 				defer conn.Close()
@@ -322,7 +323,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 			_ = far.Close()
 			return
 		}
-		l := &Listener{Options: Options{Config: serverOptions()}}
+		l := &Listener{Options: with(serverOptions())}
 		if wait, err := l.ServeConn(b, func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) }); err == nil {
 			_ = wait()
 		}
@@ -331,7 +332,7 @@ func TestALibrarysServerIsAsked(t *testing.T) {
 	if err != nil || !native {
 		t.Fatal(native, err)
 	}
-	s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, credentials.TLSInfo{})
+	s, err := Dialer{Options: with(&clientOptions().Connections), Client: clientOptions(), Target: "test"}.Over(t.Context(), over, over, credentials.TLSInfo{})
 	if err != nil {
 		t.Fatal(err)
 	}

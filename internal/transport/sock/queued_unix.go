@@ -5,9 +5,12 @@ package sock
 import (
 	"net"
 	"os"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/sockopt"
 )
 
 // maxQueued bounds how many connections queued accepts, because clients can make more meanwhile.
@@ -20,7 +23,7 @@ func queued(lis socket) (all []net.Conn) {
 		return nil
 	}
 	neverBlock(lis)
-	control(lis, func(fd int) {
+	sockopt.Control(lis, func(fd int) {
 		for len(all) < maxQueued {
 			conn, err := accept(fd)
 			switch err {
@@ -40,14 +43,20 @@ func queued(lis socket) (all []net.Conn) {
 // system, and neither a deadline nor Close would end it.
 func neverBlock(lis socket) {
 	if lis != nil {
-		control(lis, func(fd int) { _ = syscall.SetNonblock(fd, true) })
+		sockopt.Control(lis, func(fd int) { _ = syscall.SetNonblock(fd, true) })
 	}
 }
 
-// control calls f with the descriptor of conn, unless that is closed.
-func control(conn syscall.Conn, f func(fd int)) {
-	if raw, err := conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
+// backlog is the length of the queue of connections to accept. The system reduces it to its limit,
+// as it does with that of package net.
+const backlog = 1<<16 - 1
+
+// If lis is a unix socket, claim makes this process the server that clients of Linux see: its
+// SO_PEERCRED names the process that has called listen(2) last. Before, that can be another, such as
+// systemd, from which this process has inherited lis.
+func claim(lis net.Listener) {
+	if l, ok := bare(lis).(*net.UnixListener); ok && runtime.GOOS == "linux" {
+		sockopt.Control(l, func(fd int) { _ = syscall.Listen(fd, backlog) })
 	}
 }
 

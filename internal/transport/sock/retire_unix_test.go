@@ -34,14 +34,14 @@ func TestARetiredListenerServesItsQueue(t *testing.T) {
 					t.Fatal(err)
 				}
 				go func() {
-					s, err := Dialer{Options: Options{Config: &clientOptions().Connections}, Client: dialsWith(raw), Target: network}.Dial(t.Context())
+					s, err := Dialer{Options: with(&clientOptions().Connections), Client: dialsWith(raw), Target: network}.Dial(t.Context())
 					if err == nil {
 						err = s.Close(net.ErrClosed)
 					}
 					opened <- err
 				}()
 			}
-			lis := &Listener{Options: Options{Config: serverOptions()}, Listener: inner}
+			lis := &Listener{Options: with(serverOptions()), Listener: inner}
 			lis.Retire() // before the first Accept
 			if err := lis.Sessions(func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) }); err != nil {
 				t.Error(err)
@@ -85,7 +85,7 @@ func (l late) Close() error {
 
 // A program's listener may accept a connection after it was closed. grpc-go closes it, and so does a Listener.
 func TestAProgramsListenerServesNobodyAfterRetire(t *testing.T) {
-	lis := &Listener{Options: Options{Config: serverOptions()}, Listener: late{accepts: make(chan net.Conn)}}
+	lis := &Listener{Options: with(serverOptions()), Listener: late{accepts: make(chan net.Conn)}}
 	ended := make(chan error)
 	go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 	lis.Retire() // and Close reads the end of the connection

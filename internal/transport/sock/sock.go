@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,24 +19,23 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/sniff"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // Options say how a dialer or a listener makes sessions of its connections.
 type Options struct {
-	Config *options.Connections
+	nearpath.Options
 
 	// Unix returns the AuthInfo for the process at the other end of a unix socket. It is used if
 	// there are no credentials and the system can tell which process that is. Without credentials,
 	// unix sockets count as private, as with gRPC's local credentials, and other connections as not
 	// secured.
-	Unix func(Process) credentials.AuthInfo
-
-	Upgrade        *Upgrade // upgrades unix sockets; nil for no upgrade
-	RequireUpgrade bool     // connections that are not upgraded are refused
+	Unix func(sockopt.Process) credentials.AuthInfo
 }
 
 // Deadline returns the deadline of a client's handshake that begins now.
@@ -49,7 +47,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, pee
 	if peer.Addr == nil {
 		peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
 		if upgraded {
-			peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
+			peer.Addr, peer.LocalAddr = o.Upgrade.AddressOf(peer.Addr), o.Upgrade.AddressOf(peer.LocalAddr)
 		}
 	}
 	if peer.Path == counters.Other && peer.Addr != nil {
@@ -84,7 +82,7 @@ type Dialer struct {
 
 	// If Near is set, a TCP connection to a server of this host is replaced by a nearer path:
 	// shared memory, or the session that Near opens if the server is in this process.
-	Near InProcess
+	Near nearpath.InProcess
 }
 
 // Dial implements [link.Dialer]. It returns once the server has sent its HELLO.
@@ -134,7 +132,7 @@ func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.A
 	if auth == nil && d.Creds == nil {
 		auth = d.Options.PlainAuth(conn)
 	}
-	over, first, upgraded, err := d.Options.offer(ctx, conn)
+	over, first, upgraded, err := d.Options.Offer(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", d.Target, d.suggestTarget(err))
@@ -146,30 +144,16 @@ func (d Dialer) Over(ctx context.Context, raw, conn net.Conn, auth credentials.A
 	o := d.Options.mux(d.Target, true, conn, upgraded, peer)
 	o.First = first
 	if d.Near != nil && d.Network == "tcp" && d.Wrap == nil && !upgraded {
-		nearer, err := d.nearer(ctx, raw, conn, &o)
+		c := nearpath.Client{Options: d.Options.Options, Target: d.Target, OwnDialer: d.Client.HasConnDialer(), Accept: d.Accept, InProcess: d.Near}
+		nearer, err := c.Move(ctx, nearpath.BareTCP(raw, conn, d.Creds), conn, &o)
 		if nearer != nil || err != nil {
 			_ = conn.Close()
 			return nearer, err
 		}
 	}
-	s, err := d.begin(ctx, over, o)
+	s, err := mux.Begin(ctx, over, o, d.Accept)
 	if err != nil {
 		return nil, d.suggestTarget(err)
-	}
-	return s, nil
-}
-
-// begin begins a session over conn, and returns it once the server has sent its HELLO.
-func (d Dialer) begin(ctx context.Context, conn mux.Conn, o mux.Options) (*mux.Session, error) {
-	s := mux.New(conn, o)
-	var acceptor link.Acceptor
-	if d.Accept != nil {
-		acceptor = d.Accept(s)
-	}
-	s.Start(acceptor)
-	if err := s.Meet(ctx); err != nil {
-		_ = s.Close(err)
-		return nil, err
 	}
 	return s, nil
 }
@@ -234,19 +218,13 @@ func explain(err error) error {
 	return err
 }
 
-// A Process is the process at the other end of a unix socket.
-type Process struct {
-	PID      int
-	UID, GID uint32
-}
-
 // PlainAuth returns the AuthInfo of a connection without credentials.
 func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	if a := conn.LocalAddr(); a == nil || a.Network() != "unix" {
 		return link.Insecure
 	}
 	if o.Unix != nil {
-		if p, ok := processOf(conn); ok {
+		if p, ok := sockopt.ProcessOf(conn); ok {
 			return o.Unix(p)
 		}
 	}
@@ -273,16 +251,16 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 	return conn, o.PlainAuth(conn), nil, false, nil
 }
 
-// acceptedTCP returns the bare TCP connection below one that was accepted, as [bareTCP] does.
+// acceptedTCP returns the bare TCP connection below one that was accepted, as [nearpath.BareTCP] does.
 func (o Options) acceptedTCP(conn, secured net.Conn) *net.TCPConn {
-	return bareTCP(conn, secured, o.Config.ServerCreds)
+	return nearpath.BareTCP(conn, secured, o.Config.ServerCreds)
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open
 // when the handshake fails: if the handshake closed it, the alert could get lost. Other
 // credentials get conn itself, as in grpc-go, because they may look at its type.
 func handshake(creds credentials.TransportCredentials, conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, mixes bool, err error) {
-	if !isTLS(creds) {
+	if !nearpath.IsTLS(creds) {
 		secured, auth, err = creds.ServerHandshake(conn)
 		return secured, auth, false, err
 	}
@@ -292,16 +270,6 @@ func handshake(creds credentials.TransportCredentials, conn net.Conn) (secured n
 		kept.closes.Store(true)
 	}
 	return secured, auth, kept.mixes, err
-}
-
-// isTLS reports whether creds are grpc-go's TLS credentials, or are made from these.
-func isTLS(creds credentials.TransportCredentials) bool {
-	if c, ok := creds.(interface {
-		Server() credentials.TransportCredentials
-	}); ok {
-		creds = c.Server()
-	}
-	return reflect.TypeOf(creds) == reflect.TypeOf(credentials.NewTLS(nil))
 }
 
 // keptOpen is a connection that the handshake cannot close.

@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/lifecycle"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/sniff"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/sockopt"
 )
 
 // A conn is a connection of HTTP/1.1 that package http uses. It implements [net.Conn].
@@ -142,9 +142,9 @@ func (c *conn) end() {
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
 // it, because Linux wakes the write only when a third of a large buffer is free. So checkStall also
-// calls sock.Unsent. If that does not know, the limit is always stall.
+// calls sockopt.Unsent. If that does not know, the limit is always stall.
 func (c *conn) limitWritesLocked() {
-	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling sock.Unsent is a system call
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // calling sockopt.Unsent is a system call
 	if c.stallTimer == nil {
 		c.stallTimer = time.AfterFunc(stallCheckTime, c.checkStall)
 	} else {
@@ -169,7 +169,7 @@ func (c *conn) checkStall() {
 	}
 	now := time.Now()
 	p := progress{writes: c.writes.Load()}
-	p.unsent, p.known = sock.Unsent(c.Conn)
+	p.unsent, p.known = sockopt.Unsent(c.Conn)
 	if p != c.seen {
 		c.seen, c.seenAt = p, now
 	}

@@ -1,4 +1,4 @@
-package sock
+package nearpath
 
 import (
 	"cmp"
@@ -36,17 +36,17 @@ type Upgrade struct {
 	Answer func(ctx context.Context, conn net.Conn, first []byte, decline string, required bool, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
-// line returns the start of an offer, or "" if offers are not answered.
-func (u *Upgrade) line() string {
+// FirstLine returns the start of an offer, or "" if offers are not answered.
+func (u *Upgrade) FirstLine() string {
 	if u == nil {
 		return ""
 	}
 	return u.Line
 }
 
-// addressOf returns the address of an upgraded connection whose socket has address a. The address
+// AddressOf returns the address of an upgraded connection whose socket has address a. The address
 // has the same type as addresses of unix sockets.
-func (u *Upgrade) addressOf(a net.Addr) net.Addr {
+func (u *Upgrade) AddressOf(a net.Addr) net.Addr {
 	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }
 
@@ -64,9 +64,9 @@ func (o Options) turnedOff() error {
 // errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
 
-// offer offers the upgrade over conn, if conn can be upgraded. It returns the connection for the
+// Offer offers the upgrade over conn, if conn can be upgraded. It returns the connection for the
 // session, the bytes that were already read from it, and whether it has replaced conn.
-func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []byte, upgraded bool, err error) {
+func (o Options) Offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []byte, upgraded bool, err error) {
 	u, why := o.upgradable(conn)
 	if why == nil {
 		late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -95,7 +95,7 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 	case o.RequireUpgrade:
 		return nil, nil, false, fmt.Errorf("%w: %w", errStays, why)
 	case u != nil && !mux.IsGRPCServer(first):
-		logDeclined(fmt.Sprint(u.RemoteAddr()), why)
+		LogDeclined(fmt.Sprint(u.RemoteAddr()), why)
 	}
 	return conn, first, false, nil
 }
@@ -125,9 +125,9 @@ func abstract(u *net.UnixConn) bool {
 	return false
 }
 
-// answer answers a client's offer, within conn's deadline. It returns the connection for
+// Answer answers a client's offer, within conn's deadline. It returns the connection for
 // the session, and what was read from it already.
-func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
+func (o Options) Answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
 	decline := ""
 	_, own := o.upgradable(conn)
 	if own != nil {
@@ -138,4 +138,9 @@ func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadli
 		counters.Stay(cmp.Or(own, err))
 	}
 	return c, rest, err
+}
+
+// LogDeclined logs that a connection with peer stays a socket.
+func LogDeclined(peer string, why error) {
+	logger.Infof("no shared memory with %s, which stays a unix socket: %q", peer, why)
 }

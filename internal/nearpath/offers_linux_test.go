@@ -1,4 +1,4 @@
-package sock
+package nearpath_test
 
 import (
 	"bufio"
@@ -19,19 +19,22 @@ import (
 	"github.com/nearcall/nearcall/internal/counters"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/nearpath"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/shm"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // sharedMemory is an upgrade to shared memory.
-func sharedMemory() *Upgrade {
+func sharedMemory() *nearpath.Upgrade {
 	memory := shm.NewMemory(1<<30, true)
 	server := shm.NewServer(memory)
-	return &Upgrade{
+	return &nearpath.Upgrade{
 		Line: shm.Line, Network: "shm", Trusts: shm.SameUser,
 		Offer: func(conn *net.UnixConn) (mux.Conn, []byte, error) {
 			c, rest, err := shm.Offer(conn, memory)
@@ -52,7 +55,7 @@ func sharedMemory() *Upgrade {
 
 // A nearServer is a listener that makes offers, and the sessions that it has accepted.
 type nearServer struct {
-	*Listener
+	*sock.Listener
 	accepted chan link.Session
 	ended    chan error
 }
@@ -69,7 +72,7 @@ func serveNearOn(t *testing.T, wrap func(net.Listener) net.Listener) *nearServer
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &nearServer{&Listener{Listener: wrap(inner), Options: Options{Config: serverOptions(), Upgrade: sharedMemory()}, Near: true}, make(chan link.Session, 100), make(chan error, 1)}
+	s := &nearServer{&sock.Listener{Listener: wrap(inner), Options: sock.Options{Options: nearpath.Options{Config: &options.NewServer(nil).Connections, Upgrade: sharedMemory()}}, Near: true}, make(chan link.Session, 100), make(chan error, 1)}
 	go func() {
 		s.ended <- s.Sessions(func(session link.Session) link.Acceptor {
 			s.accepted <- session
@@ -91,9 +94,9 @@ func serveNearOn(t *testing.T, wrap func(net.Listener) net.Listener) *nearServer
 // An asker is a client over TCP that has got an offer.
 type asker struct {
 	net.Conn
-	nonce nonce
+	nonce nearpath.Nonce
 	name  string
-	ends  ends
+	ends  nearpath.Ends
 }
 
 func (s *nearServer) ask(t *testing.T) *asker {
@@ -103,17 +106,27 @@ func (s *nearServer) ask(t *testing.T) *asker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Write(mux.Options{Config: &clientOptions().Connections, Client: true}.Greeting(false, wire.FeatureNear, "")); err != nil {
+	if _, err := conn.Write(mux.Options{Config: &options.NewClient(nil).Connections, Client: true}.Greeting(false, wire.FeatureNear, "")); err != nil {
 		t.Fatal(err)
 	}
-	_, h := readHello(conn, nil)
+	_, h := nearpath.ReadHello(conn, nil)
 	a := &asker{Conn: conn}
 	ok := false
-	if a.nonce, a.name, ok = offerOf(h.Near); !ok {
+	if a.nonce, a.name, ok = nearpath.OfferOf(h.Near); !ok {
 		t.Fatalf("the server's HELLO is %+v", h)
 	}
-	a.ends.client, a.ends.server = endsOf(conn.(*net.TCPConn))
+	a.ends.Client, a.ends.Server = nearpath.EndsOf(conn.(*net.TCPConn))
 	return a
+}
+
+// squat makes s offer a name that is not its own, and returns that name.
+func (s *nearServer) squat(t *testing.T) string {
+	t.Helper()
+	a := s.ask(t) // after that the server has a name
+	_ = a.Close()
+	name := fmt.Sprintf("nearcall-%016x%016x", os.Getpid(), rand.Uint64())
+	nearpath.OffersOf(a.name).Rename(name)
+	return name
 }
 
 // introduce connects to the name, says what and an offer of shared memory, and returns the answer.
@@ -137,33 +150,31 @@ func (a *asker) introduce(t *testing.T, what []byte) string {
 
 func TestAnIntroductionMustFitItsOffer(t *testing.T) {
 	s := serveNear(t)
-	moved := func(a *asker) ends {
+	moved := func(a *asker) nearpath.Ends {
 		e := a.ends
-		e.client = netip.AddrPortFrom(e.client.Addr(), e.client.Port()+1)
+		e.Client = netip.AddrPortFrom(e.Client.Addr(), e.Client.Port()+1)
 		return e
 	}
 	for name, test := range map[string]struct {
 		says func(a, other *asker) []byte
 		want string
 	}{
-		"no nonce":       {func(a, _ *asker) []byte { return appendIntroduction(nil, nonce{}, a.ends) }, "of no open offer"},
-		"a guess":        {func(a, _ *asker) []byte { return appendIntroduction(nil, newNonce(), a.ends) }, "of no open offer"},
-		"of another":     {func(a, other *asker) []byte { return appendIntroduction(nil, other.nonce, a.ends) }, "something is between"},
-		"another client": {func(a, _ *asker) []byte { return appendIntroduction(nil, a.nonce, moved(a)) }, "something is between"},
+		"no nonce":       {func(a, _ *asker) []byte { return nearpath.AppendIntroduction(nil, nearpath.Nonce{}, a.ends) }, "of no open offer"},
+		"a guess":        {func(a, _ *asker) []byte { return nearpath.AppendIntroduction(nil, nearpath.NewNonce(), a.ends) }, "of no open offer"},
+		"of another":     {func(a, other *asker) []byte { return nearpath.AppendIntroduction(nil, other.nonce, a.ends) }, "something is between"},
+		"another client": {func(a, _ *asker) []byte { return nearpath.AppendIntroduction(nil, a.nonce, moved(a)) }, "something is between"},
 		"for the second time": {func(_, other *asker) []byte {
-			_ = other.introduce(t, appendIntroduction(nil, other.nonce, moved(other)))
-			return appendIntroduction(nil, other.nonce, other.ends)
+			_ = other.introduce(t, nearpath.AppendIntroduction(nil, other.nonce, moved(other)))
+			return nearpath.AppendIntroduction(nil, other.nonce, other.ends)
 		}, "of no open offer"}, // it was used, though wrongly
 		"another protocol": {func(_, _ *asker) []byte { return []byte(strings.Repeat("GET / HTTP/1.1\r\n", 10)) }, ""},
 		"shared memory":    {func(_, _ *asker) []byte { return []byte(strings.Repeat(shm.Line, 10)) }, ""},
 		"after the TCP connection": {func(a, _ *asker) []byte {
 			_ = a.Close()
 			leak.Eventually(t, "the offer ends", func() bool {
-				s.near.mu.Lock()
-				defer s.near.mu.Unlock()
-				return s.near.open[a.nonce] == nil
+				return !nearpath.OffersOf(a.name).Has(a.nonce)
 			})
-			return appendIntroduction(nil, a.nonce, a.ends)
+			return nearpath.AppendIntroduction(nil, a.nonce, a.ends)
 		}, "of no open offer"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,17 +192,17 @@ func TestANonceIsGoodOnce(t *testing.T) {
 	s := serveNear(t)
 	a := s.ask(t)
 	e := a.ends
-	e.namespace = namespaceOf(a.Conn.(*net.TCPConn))
-	if _, err := s.near.take(a.nonce, e); err != nil {
+	e.Namespace = sockopt.NamespaceOf(a.Conn.(*net.TCPConn))
+	if err := nearpath.OffersOf(a.name).Take(a.nonce, e); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.near.take(a.nonce, e); err == nil {
+	if err := nearpath.OffersOf(a.name).Take(a.nonce, e); err == nil {
 		t.Error("it is good twice")
 	}
 	b := s.ask(t)
 	e = b.ends
-	e.namespace = namespaceOf(b.Conn.(*net.TCPConn)) + 1
-	if _, err := s.near.take(b.nonce, e); err == nil || !strings.Contains(err.Error(), "another network namespace") {
+	e.Namespace = sockopt.NamespaceOf(b.Conn.(*net.TCPConn)) + 1
+	if err := nearpath.OffersOf(b.name).Take(b.nonce, e); err == nil || !strings.Contains(err.Error(), "another network namespace") {
 		t.Errorf("from another network namespace: %v", err)
 	}
 }
@@ -200,7 +211,7 @@ func TestANonceIsGoodOnce(t *testing.T) {
 func TestSilentPeersOfTheNameAreBounded(t *testing.T) {
 	s := serveNear(t)
 	a := s.ask(t)
-	silent := make([]net.Conn, 2*maxIntroductions)
+	silent := make([]net.Conn, 2*nearpath.MaxIntroductions)
 	for i := range silent {
 		u, err := net.Dial("unix", "@"+a.name)
 		if err != nil {
@@ -210,10 +221,13 @@ func TestSilentPeersOfTheNameAreBounded(t *testing.T) {
 		silent[i] = u
 	}
 	for _, u := range silent {
-		s.mu.Lock()
-		n := len(s.pending)
-		s.mu.Unlock()
-		if n > maxIntroductions {
+		n := 0
+		for _, stack := range leak.Find() {
+			if strings.Contains(stack, "near.(*Offers).introduced(") {
+				n++
+			}
+		}
+		if n > nearpath.MaxIntroductions {
 			t.Errorf("%d are kept", n)
 		}
 		_ = u.SetDeadline(time.Now().Add(time.Minute))
@@ -224,10 +238,10 @@ func TestSilentPeersOfTheNameAreBounded(t *testing.T) {
 }
 
 // dialer returns a dialer that wants the nearer path to s.
-func (s *nearServer) dialer() Dialer {
-	client := clientOptions()
-	return Dialer{
-		Client: client, Target: "tcp:" + s.Addr().String(), Network: "tcp", Address: s.Addr().String(), Options: Options{Config: &client.Connections, Upgrade: sharedMemory()},
+func (s *nearServer) dialer() sock.Dialer {
+	client := options.NewClient(nil)
+	return sock.Dialer{
+		Client: client, Target: "tcp:" + s.Addr().String(), Network: "tcp", Address: s.Addr().String(), Options: sock.Options{Options: nearpath.Options{Config: &client.Connections, Upgrade: sharedMemory()}},
 		Near: func(config *options.Connections, client, server link.Peer, dials, accepts func(link.Session) link.Acceptor) (link.Session, error) {
 			return inproc.Connect("", inproc.Options{Config: config, Accept: dials, Client: &client, Server: &server}, accepts)
 		},
@@ -248,12 +262,7 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveNear(t)
-			_ = s.ask(t).Close() // after that the server has a name
-			squatted := fmt.Sprintf("nearcall-%016x%016x", os.Getpid(), rand.Uint64())
-			s.near.mu.Lock()
-			named.Delete(s.near.name)
-			s.near.name = squatted
-			s.near.mu.Unlock()
+			squatted := s.squat(t)
 			if squat != nil {
 				lis, err := net.Listen("unix", "@"+squatted)
 				if err != nil {
@@ -297,7 +306,7 @@ func TestASquatterOfTheNameGetsNothing(t *testing.T) {
 // A client asks in its HELLO and says nothing more before it has the server's. If it has got an
 // offer and stays, it says that first.
 func TestAClientThatStaysSaysSo(t *testing.T) {
-	for name, near := range map[string]string{
+	for name, offer := range map[string]string{
 		"an offer": string(make([]byte, 16)) + "nearcall-" + strings.Repeat("0", 32), "an offer of another name": string(make([]byte, 16)) + "nobody", "no offer": "",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +315,7 @@ func TestAClientThatStaysSaysSo(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lis.Close()
-			s := nearServer{Listener: &Listener{Options: Options{Config: serverOptions()}, Listener: lis}}
+			s := nearServer{Listener: &sock.Listener{Options: sock.Options{Options: nearpath.Options{Config: &options.NewServer(nil).Connections}}, Listener: lis}}
 			dialled := make(chan link.Session)
 			go func() {
 				session, err := s.dialer().Dial(t.Context())
@@ -321,15 +330,15 @@ func TestAClientThatStaysSaysSo(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(time.Minute))
-			first, h := readHello(conn, nil)
-			if _, n := helloOf(first); n != len(first) || h.Features&wire.FeatureNear == 0 {
+			first, h := nearpath.ReadHello(conn, nil)
+			if _, n := nearpath.HelloOf(first); n != len(first) || h.Features&wire.FeatureNear == 0 {
 				t.Errorf("the client's HELLO is %+v, of %d in %d bytes", h, n, len(first))
 			}
 			features := uint64(0)
-			if near != "" {
+			if offer != "" {
 				features = wire.FeatureNear
 			}
-			if _, err := conn.Write(mux.Options{Config: serverOptions()}.Greeting(true, features, near)); err != nil {
+			if _, err := conn.Write(mux.Options{Config: &options.NewServer(nil).Connections}.Greeting(true, features, offer)); err != nil {
 				t.Fatal(err)
 			}
 			session := <-dialled
@@ -338,7 +347,7 @@ func TestAClientThatStaysSaysSo(t *testing.T) {
 			}
 			_ = session.Close(net.ErrClosed)
 			b, err := io.ReadAll(conn)
-			if stays := strings.HasPrefix(string(b), string(wire.AppendStay(nil))); err != nil || len(b) == 0 || stays != (near != "") {
+			if stays := strings.HasPrefix(string(b), string(wire.AppendStay(nil))); err != nil || len(b) == 0 || stays != (offer != "") {
 				t.Errorf("the client says %q, %v", b, err)
 			}
 		})
@@ -354,7 +363,7 @@ func TestARetiredListenerServesThoseWithAnOffer(t *testing.T) {
 	}
 	s.Retire()
 	session := <-s.accepted
-	if got, want := session.Peer().Addr.String(), a.ends.client.String(); got != want {
+	if got, want := session.Peer().Addr.String(), a.ends.Client.String(); got != want {
 		t.Errorf("the session is with %s, want %s", got, want)
 	}
 	if u, err := net.Dial("unix", "@"+a.name); err == nil {
@@ -377,9 +386,9 @@ func (c closing) Close() error {
 
 // The name is taken back before the listener is closed: after that its address can be another's.
 func TestTheNameIsTakenBackBeforeTheListenerCloses(t *testing.T) {
-	for name, end := range map[string]func(*Listener){
-		"Retire": (*Listener).Retire,
-		"Close":  func(l *Listener) { _ = l.Close() },
+	for name, end := range map[string]func(*sock.Listener){
+		"Retire": (*sock.Listener).Retire,
+		"Close":  func(l *sock.Listener) { _ = l.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			reached := make(chan error, 1)
@@ -409,8 +418,8 @@ func TestOnlyAClientThatHasMovedLeavesUnseen(t *testing.T) {
 	s := serveNear(t)
 	a := s.ask(t)
 	e := a.ends
-	e.namespace = namespaceOf(a.Conn.(*net.TCPConn))
-	if _, err := s.near.take(a.nonce, e); err != nil {
+	e.Namespace = sockopt.NamespaceOf(a.Conn.(*net.TCPConn))
+	if err := nearpath.OffersOf(a.name).Take(a.nonce, e); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range [][]byte{bye[:1], bye[1:3], bye[3:]} {
@@ -458,11 +467,11 @@ func TestProcessesOfOtherUsersAreNotHeard(t *testing.T) {
 	s := serveNear(t)
 	a := s.ask(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %x", introduction, a.name, appendIntroduction(nil, a.nonce, a.ends)))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %x", introduction, a.name, nearpath.AppendIntroduction(nil, a.nonce, a.ends)))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	if answer := a.introduce(t, appendIntroduction(nil, a.nonce, a.ends)); !strings.HasPrefix(answer, shm.Line+"+") {
+	if answer := a.introduce(t, nearpath.AppendIntroduction(nil, a.nonce, a.ends)); !strings.HasPrefix(answer, shm.Line+"+") {
 		t.Errorf("the nonce was used up: %q", answer)
 	}
 }
@@ -492,12 +501,7 @@ func TestASquatterOfAnotherUserHearsNothing(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	s := serveNear(t)
-	_ = s.ask(t).Close()
-	squatted := fmt.Sprintf("nearcall-%016x%016x", os.Getpid(), rand.Uint64())
-	s.near.mu.Lock()
-	named.Delete(s.near.name)
-	s.near.name = squatted
-	s.near.mu.Unlock()
+	squatted := s.squat(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
 	cmd.Env = append(os.Environ(), squat+"="+squatted)
 	out, err := cmd.StdoutPipe()
@@ -527,69 +531,6 @@ func TestASquatterOfAnotherUserHearsNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyAddressesOfThisHostAreOnIt(t *testing.T) {
-	for near, far := range map[string]map[string]bool{
-		"127.0.0.1": {"127.0.0.1": true, "127.0.0.9": true},
-		"::1":       {"::1": true},
-		"192.0.2.1": {"192.0.2.1": true, "198.51.100.7": false, "2001:db8::1": false},
-		"fe80::1%1": {"fe80::1%1": false},
-	} {
-		for far, want := range far {
-			if got := onThisHost(netip.MustParseAddr(near), netip.MustParseAddr(far)); got != want {
-				t.Errorf("%s to %s: %v, want %v", near, far, got, want)
-			}
-		}
-	}
-	if onThisHost(netip.Addr{}, netip.Addr{}) {
-		t.Error("no address is on this host")
-	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		own, _ := netip.AddrFromSlice(a.(*net.IPNet).IP)
-		if own = own.Unmap(); !own.IsLinkLocalUnicast() && !onThisHost(netip.MustParseAddr("127.0.0.1"), own) {
-			t.Errorf("%v is not on this host", own)
-		}
-	}
-}
-
-// What introduces a client is parsed as it was written, or not at all.
-func FuzzIntroduction(f *testing.F) {
-	e := ends{client: netip.MustParseAddrPort("127.0.0.1:1234"), server: netip.MustParseAddrPort("[2001:db8::1]:65535")}
-	f.Add(appendIntroduction(nil, newNonce(), e))
-	f.Add([]byte(introductionLine))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		n, e, err := parseIntroduction(b)
-		if err != nil {
-			if !errors.Is(err, wire.ErrProtocol) {
-				t.Error(err)
-			}
-			return
-		}
-		again, same, err := parseIntroduction(appendIntroduction(nil, n, e))
-		if err != nil || again != n || same != e {
-			t.Errorf("%v %v became %v %v, %v", n, e, again, same, err)
-		}
-	})
-}
-
-// What a client or a server says first never makes the other side read beyond it or fail.
-func FuzzGreeting(f *testing.F) {
-	f.Add(mux.Options{Config: serverOptions()}.Greeting(true, wire.FeatureNear, string(make([]byte, 16))+"name"))
-	f.Add(mux.Options{Config: &clientOptions().Connections, Client: true}.Greeting(false, 0, ""))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		h, n := helloOf(b)
-		if n > len(b) || n == 0 && h != (wire.Hello{}) {
-			t.Errorf("%d of %d bytes are %+v", n, len(b), h)
-		}
-		if n, name, ok := offerOf(h.Near); ok && string(n[:])+name != h.Near {
-			t.Errorf("%q became %x and %q", h.Near, n, name)
-		}
-	})
-}
-
 // A server can name only sockets of nearcall's, not those of other programs of the client's user.
 func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
 	id := strings.Repeat("0af9", 8)
@@ -597,11 +538,11 @@ func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
 		"", "victim-of-the-same-user", "nearcall-", "nearcall-" + id[1:], "nearcall-" + id + "0", "nearcall-" + strings.ToUpper(id),
 		"nearcall-" + id[1:] + "/", "nearcall-" + id[1:] + "\x00", "Nearcall-" + id, " nearcall-" + id, id,
 	} {
-		if _, _, ok := offerOf(strings.Repeat("n", 16) + name); ok {
+		if _, _, ok := nearpath.OfferOf(strings.Repeat("n", 16) + name); ok {
 			t.Errorf("the client would connect to %q", name)
 		}
 	}
-	if n, name, ok := offerOf(strings.Repeat("n", 16) + "nearcall-" + id); !ok || name != "nearcall-"+id || string(n[:]) != strings.Repeat("n", 16) {
+	if n, name, ok := nearpath.OfferOf(strings.Repeat("n", 16) + "nearcall-" + id); !ok || name != "nearcall-"+id || string(n[:]) != strings.Repeat("n", 16) {
 		t.Errorf("the offer is %q, %q, %t", n, name, ok)
 	}
 
@@ -623,16 +564,16 @@ func TestAServerCannotNameSocketsOfOtherPrograms(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = readHello(conn, nil)
-		_, _ = conn.Write(mux.Options{Config: serverOptions()}.Greeting(true, wire.FeatureNear, strings.Repeat("n", 16)+victim.Addr().String()[1:]))
+		_, _ = nearpath.ReadHello(conn, nil)
+		_, _ = conn.Write(mux.Options{Config: &options.NewServer(nil).Connections}.Greeting(true, wire.FeatureNear, strings.Repeat("n", 16)+victim.Addr().String()[1:]))
 		_, _ = io.Copy(io.Discard, conn)
 	}()
-	rogue := nearServer{Listener: &Listener{Options: Options{Config: serverOptions()}, Listener: lis}}
+	rogue := nearServer{Listener: &sock.Listener{Options: sock.Options{Options: nearpath.Options{Config: &options.NewServer(nil).Connections}}, Listener: lis}}
 	s, err := rogue.dialer().Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := s.Peer(); p.Path != counters.TCP || p.NotNearer != errForeignName.Error() {
+	if p := s.Peer(); p.Path != counters.TCP || p.NotNearer != nearpath.ErrForeignName.Error() {
 		t.Errorf("the path is %q, because of %q", p.Path, p.NotNearer)
 	}
 	// The session is there, so the client has decided. Only the test's own connection may be in the queue.

@@ -1,4 +1,6 @@
-package sock
+// Package nearpath moves connections to nearer paths: unix sockets to shared memory, and connections over
+// TCP within a host to shared memory or into the process.
+package nearpath
 
 import (
 	"crypto/rand"
@@ -9,11 +11,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
@@ -27,7 +31,14 @@ import (
 // its TCP connection. If the server sees the same addresses, nothing stands between the two, and
 // the session begins over shared memory or in process, with the peers that TCP and TLS have
 // established. In every other case the TCP connection is used as if there had been no offer.
-// near_dial.go is the client's part, near_listen.go is the server's.
+// dial.go is the client's part, listen.go is the server's.
+
+// Options say how connections are upgraded and which sessions follow.
+type Options struct {
+	Config         *options.Connections
+	Upgrade        *Upgrade // upgrades unix sockets; nil for no upgrade
+	RequireUpgrade bool     // connections that are not upgraded are refused
+}
 
 // An InProcess opens a session between a client and a server of this process. client and server
 // are the peers that they see. config is the client's.
@@ -37,6 +48,8 @@ const (
 	moving  = time.Second     // how long a client tries a nearer path
 	staying = 5 * time.Second // how long a server waits for a client to move or to stay
 )
+
+var logger = grpclog.Component("nearcall")
 
 // A nonce belongs to one connection, and is used once.
 type nonce [16]byte
@@ -63,8 +76,8 @@ const namePrefix = "nearcall-"
 // Ends are the addresses of a TCP connection, as its client sees them, and the network
 // namespace in which they are valid.
 type ends struct {
-	client, server netip.AddrPort
-	namespace      uint64 // of the network; 0 if the system does not tell
+	Client, Server netip.AddrPort
+	Namespace      uint64 // of the network; 0 if the system does not tell
 }
 
 // endsOf returns the ends of a connection whose addresses are near, on this side, and far.
@@ -101,15 +114,15 @@ func onThisHost(near, far netip.Addr) bool {
 	return true
 }
 
-// bareTCP returns the TCP connection raw if only TLS is between raw and secured, which is the
+// BareTCP returns the TCP connection raw if only TLS is between raw and secured, which is the
 // result of creds' handshake. Otherwise it returns nil, because a nearer path would bypass
 // what is between.
-func bareTCP(raw, secured net.Conn, creds credentials.TransportCredentials) *net.TCPConn {
+func BareTCP(raw, secured net.Conn, creds credentials.TransportCredentials) *net.TCPConn {
 	if t, ok := raw.(*tls.Conn); ok && creds == nil { // from a tls.NewListener
 		raw, secured = t.NetConn(), t.NetConn()
 	}
 	tcp, _ := raw.(*net.TCPConn)
-	if tcp != nil && secured != raw && !isTLS(creds) {
+	if tcp != nil && secured != raw && !IsTLS(creds) {
 		return nil
 	}
 	return tcp
@@ -125,7 +138,7 @@ const introductionSize = len(introductionLine) + len(nonce{}) + 2*addrSize
 
 func appendIntroduction(b []byte, n nonce, e ends) []byte {
 	b = append(append(b, introductionLine...), n[:]...)
-	for _, a := range []netip.AddrPort{e.client, e.server} {
+	for _, a := range []netip.AddrPort{e.Client, e.Server} {
 		ip := a.Addr().As16()
 		b = binary.BigEndian.AppendUint16(append(b, ip[:]...), a.Port())
 	}
@@ -139,7 +152,7 @@ func parseIntroduction(b []byte) (n nonce, e ends, err error) {
 	}
 	b = b[len(introductionLine):]
 	b = b[copy(n[:], b):]
-	for _, a := range []*netip.AddrPort{&e.client, &e.server} {
+	for _, a := range []*netip.AddrPort{&e.Client, &e.Server} {
 		ip := netip.AddrFrom16([16]byte(b[:16])).Unmap()
 		*a = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[16:]))
 		b = b[addrSize:]
@@ -199,4 +212,14 @@ func logPath(server, path, why string) {
 	default:
 		logger.Infof("calls to the server at %s travel by %s; why not nearer: %q", server, path, why)
 	}
+}
+
+// IsTLS reports whether creds are grpc-go's TLS credentials, or are made from these.
+func IsTLS(creds credentials.TransportCredentials) bool {
+	if c, ok := creds.(interface {
+		Server() credentials.TransportCredentials
+	}); ok {
+		creds = c.Server()
+	}
+	return reflect.TypeOf(creds) == reflect.TypeOf(credentials.NewTLS(nil))
 }

@@ -1,4 +1,4 @@
-package sock
+package sockopt
 
 import (
 	"errors"
@@ -8,27 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backlog is the length of the queue of connections to accept. The system reduces it to its limit,
-// as it does with that of package net.
-const backlog = 1<<16 - 1
-
-// If lis is a unix socket, claim makes this process the server that the SO_PEERCRED of later
-// clients reports. Before, that is the process that called listen(2), such as systemd, from which
-// this process has inherited lis.
-func claim(lis net.Listener) {
-	if l, ok := bare(lis).(*net.UnixListener); ok {
-		control(l, func(fd int) { _ = syscall.Listen(fd, backlog) })
-	}
-}
-
-// processOf returns the process at the other end of a unix socket. ok is false for a
+// ProcessOf returns the process at the other end of a unix socket. ok is false for a
 // connection that wraps a socket instead of being one.
-func processOf(conn net.Conn) (p Process, ok bool) {
+func ProcessOf(conn net.Conn) (p Process, ok bool) {
 	c, isSocket := conn.(syscall.Conn)
 	if !isSocket {
 		return p, false
 	}
-	control(c, func(fd int) {
+	Control(c, func(fd int) {
 		cred, err := syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 		if ok = err == nil; ok {
 			p = Process{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
@@ -37,10 +24,10 @@ func processOf(conn net.Conn) (p Process, ok bool) {
 	return p, ok
 }
 
-// namespaceOf returns the network namespace of a socket, or 0 if the system does not tell: before
+// NamespaceOf returns the network namespace of a socket, or 0 if the system does not tell: before
 // Linux 5.14.
-func namespaceOf(conn syscall.Conn) (namespace uint64) {
-	control(conn, func(fd int) { namespace, _ = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) })
+func NamespaceOf(conn syscall.Conn) (namespace uint64) {
+	Control(conn, func(fd int) { namespace, _ = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) })
 	return namespace
 }
 

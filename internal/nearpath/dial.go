@@ -1,4 +1,4 @@
-package sock
+package nearpath
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/sockopt"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -22,31 +23,40 @@ var (
 	errForeignName = errors.New("the server names a socket that is none of nearcall's")
 )
 
-// nearer asks a server for a nearer path than conn, a connection over TCP, which the caller closes
-// if there is a nearer session or an error. Otherwise nearer has set o for a session over conn.
-func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) (link.Session, error) {
-	tcp := bareTCP(raw, conn, d.Creds)
-	if why := d.mayAsk(tcp); why != nil {
-		d.stay(o, why)
+// A Client is a client that has connected over TCP.
+type Client struct {
+	Options
+	Target    string // for errors
+	OwnDialer bool   // the program's own dialer has made the connection
+	Accept    func(link.Session) link.Acceptor
+	InProcess InProcess
+}
+
+// Move asks the server for a nearer path than conn, which the caller closes if there is a nearer
+// session or an error. Otherwise Move has set o for a session over conn. tcp is the connection below
+// conn, as [BareTCP] returns it.
+func (c Client) Move(ctx context.Context, tcp *net.TCPConn, conn net.Conn, o *mux.Options) (link.Session, error) {
+	if why := c.mayAsk(tcp); why != nil {
+		stay(o, why)
 		return nil, nil
 	}
 	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	_, failed := conn.Write(o.Greeting(d.Accept != nil, wire.FeatureNear, ""))
+	_, failed := conn.Write(o.Greeting(c.Accept != nil, wire.FeatureNear, ""))
 	o.Greeted = true
 	var hello wire.Hello
 	if failed == nil {
 		o.First, hello = readHello(conn, o.First)
 	}
 	if !late() {
-		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
+		return nil, fmt.Errorf("%s: the handshake is not complete: %w", c.Target, ctx.Err())
 	}
 	if hello.Near == "" {
-		d.stay(o, errNoOffer)
+		stay(o, errNoOffer)
 		return nil, nil
 	}
 	s, why := link.Session(nil), errForeignName
 	if n, name, ok := offerOf(hello.Near); ok {
-		s, why = d.move(ctx, tcp, n, name, *o)
+		s, why = c.open(ctx, tcp, n, name, *o)
 	}
 	switch {
 	case why == nil:
@@ -55,15 +65,15 @@ func (d Dialer) nearer(ctx context.Context, raw, conn net.Conn, o *mux.Options) 
 		logPath(fmt.Sprint(o.Peer.Addr), s.Peer().Path.String(), "")
 		return s, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%s: the handshake is not complete: %w", d.Target, ctx.Err())
+		return nil, fmt.Errorf("%s: the handshake is not complete: %w", c.Target, ctx.Err())
 	}
 	_, _ = conn.Write(wire.AppendStay(nil)) // if it fails, so will the session
-	d.stay(o, why)
+	stay(o, why)
 	return nil, nil
 }
 
 // mayAsk returns why a server is not asked for a nearer path.
-func (d Dialer) mayAsk(tcp *net.TCPConn) error {
+func (c Client) mayAsk(tcp *net.TCPConn) error {
 	if tcp == nil {
 		return counters.Wrapped.New("the connection is neither a TCP socket itself nor TLS over one")
 	}
@@ -71,9 +81,9 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 	switch {
 	case !onThisHost(near.Addr(), far.Addr()):
 		return errElsewhere
-	case d.Client.HasConnDialer():
+	case c.OwnDialer:
 		return counters.OwnDialer.New("the program's own dialer made the connection, and calls must end when the program closes it")
-	case d.Options.Upgrade == nil:
+	case c.Upgrade == nil:
 		return counters.Unsupported.New("this system has nothing nearer")
 	}
 	return nil
@@ -81,7 +91,7 @@ func (d Dialer) mayAsk(tcp *net.TCPConn) error {
 
 // stay records and counts the reason why a session stays on TCP. It logs the reason if a nearer
 // path was possible.
-func (d Dialer) stay(o *mux.Options, why error) {
+func stay(o *mux.Options, why error) {
 	o.Peer.NotNearer = why.Error()
 	counters.Stay(why)
 	if why != errElsewhere {
@@ -109,25 +119,25 @@ func readHello(conn net.Conn, first []byte) ([]byte, wire.Hello) {
 	}
 }
 
-// move opens a session with the server that has made an offer over tcp.
-func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string, o mux.Options) (link.Session, error) {
+// open opens a session with the server that has made an offer over tcp.
+func (c Client) open(ctx context.Context, tcp *net.TCPConn, n nonce, name string, o mux.Options) (link.Session, error) {
 	var e ends
-	e.client, e.server = endsOf(tcp)
-	e.namespace = namespaceOf(tcp)
+	e.Client, e.Server = endsOf(tcp)
+	e.Namespace = sockopt.NamespaceOf(tcp)
 	if here, ok := named.Load(name); ok {
-		if l := here.(*Listener); !l.Options.Config.LimitsAge() { // sessions within a process never end because of their age
+		if offers := here.(*Offers); !offers.limitsAge { // sessions within a process never end because of their age
 			o.Peer.Path = counters.InProcess
-			return l.openInProcess(d, n, e, o.Peer)
+			return offers.openInProcess(c, n, e, o.Peer)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, moving)
 	defer cancel()
-	over, err := d.introduce(ctx, n, name, e)
+	over, err := c.introduce(ctx, n, name, e)
 	if err != nil {
 		return nil, err
 	}
 	o.First, o.Greeted, o.Peer.Path = nil, false, counters.SharedMemory
-	s, err := d.begin(ctx, over, o)
+	s, err := mux.Begin(ctx, over, o, c.Accept)
 	if err != nil {
 		return nil, err
 	}
@@ -136,8 +146,8 @@ func (d Dialer) move(ctx context.Context, tcp *net.TCPConn, n nonce, name string
 
 // introduce connects to the name that a server has offered, and returns the connection that the
 // unix socket was upgraded to.
-func (d Dialer) introduce(ctx context.Context, n nonce, name string, e ends) (over mux.Conn, err error) {
-	if err := d.Options.turnedOff(); err != nil {
+func (c Client) introduce(ctx context.Context, n nonce, name string, e ends) (over mux.Conn, err error) {
+	if err := c.turnedOff(); err != nil {
 		return nil, err
 	}
 	dialer := net.Dialer{Control: scmrights.RefuseFrom}
@@ -151,15 +161,15 @@ func (d Dialer) introduce(ctx context.Context, n nonce, name string, e ends) (ov
 		}
 	}()
 	u := conn.(*net.UnixConn)
-	if err := d.Options.Upgrade.Trusts(u); err != nil {
+	if err := c.Upgrade.Trusts(u); err != nil {
 		return nil, err
 	}
-	if namespaceOf(u) != e.namespace {
+	if sockopt.NamespaceOf(u) != e.Namespace {
 		return nil, counters.Intercepted.New("the TCP connection belongs to another network namespace")
 	}
 	late := context.AfterFunc(ctx, func() { _ = u.SetDeadline(time.Unix(1, 0)) })
 	if _, err = u.Write(appendIntroduction(nil, n, e)); err == nil {
-		over, _, err = d.Options.Upgrade.Offer(u)
+		over, _, err = c.Upgrade.Offer(u)
 	}
 	if !late() {
 		if over != nil {
