@@ -113,7 +113,7 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	do = func() error {
 		c := session.Peer().NewCall()
 		c.Method, c.Profile = testpb.TestService_EmptyCall_FullMethodName, &profile
-		c.Codec, c.Request, c.Reply, c.Limit = protobuf, in, new(testpb.Empty), maxRecv
+		c.Codec, c.Request, c.Reply, c.MaxReply = protobuf, in, new(testpb.Empty), maxRecv
 		if err := session.Invoke(context.Background(), c); err != nil {
 			return err
 		}
@@ -132,7 +132,11 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 // barely is a minimal inproc.UnaryAcceptor.
 type barely struct{ service testpb.TestServiceServer }
 
-func (barely) NewCall() *inproc.Call { return &inproc.Call{Callee: nobody{}} }
+func (barely) NewCall() *inproc.Call {
+	n := new(nobody)
+	n.call.Shared = n
+	return &n.call
+}
 
 func (a barely) HandleUnary(c *inproc.Call) error {
 	in, protobuf := new(testpb.Empty), codec.Proto()
@@ -152,6 +156,8 @@ func (barely) Closed(error)                                     {}
 func (barely) Gone()                                            {}
 func (barely) Terms() link.Terms                                { return link.Terms{} }
 
-type nobody struct{}
+type nobody struct{ call inproc.Call }
 
-func (nobody) Aborted(error) {}
+func (n *nobody) Call() *inproc.Call { return &n.call }
+
+func (*nobody) Aborted(error) {}

@@ -235,7 +235,7 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if st.out.err == nil {
 		st.sendLocked(&step)
 	}
-	for !st.in.Replied(c.Limit) {
+	for !st.in.Replied(c.MaxReply) {
 		st.awaitLocked()
 	}
 	return st.finishCall(c)

@@ -246,8 +246,8 @@ func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong
 			c.Header = it.Header
 		}
 		switch {
-		case it.Message && it.Size > c.Limit:
-			return in.take(n), &message.RecvError{Size: it.Size, Limit: c.Limit}
+		case it.Message && it.Size > c.MaxReply:
+			return in.take(n), &message.RecvError{Size: it.Size, Limit: c.MaxReply}
 		case it.Message && n > 0:
 			return in.take(n + 1), link.ErrReplies
 		case it.End != nil:
@@ -275,7 +275,7 @@ func (in *Inbox[Extra]) DecodeReplies(c *link.UnaryCall, replies []Item[Extra], 
 	var unfit error // of the first reply that cannot be decoded
 	for i := range replies {
 		it := &replies[i]
-		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.MaxReply}
 		err := Decode(it.Data, it.Compressed, in.Encoding, &to)
 		c.ReplySize = to.Size
 		if unfit == nil {

@@ -113,8 +113,8 @@ func TestRepliesStayWhenMoreArrives(t *testing.T) {
 			if err := arrives(t, &in, before...); err != nil {
 				t.Fatal(err)
 			}
-			c := &link.UnaryCall{Limit: 2}
-			if !in.Replied(c.Limit) {
+			c := &link.UnaryCall{CallHeader: link.CallHeader{MaxReply: 2}}
+			if !in.Replied(c.MaxReply) {
 				t.Fatal("the caller goes on waiting")
 			}
 			replies, wrong := in.Collect(c)

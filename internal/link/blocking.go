@@ -59,10 +59,10 @@ func Invoke(ctx context.Context, s Session, c *UnaryCall) error {
 	}
 	defer request.Free()
 	var replies captured
-	own := &UnaryCall{CallHeader: c.CallHeader, Codec: capturing{}, Request: &request, Reply: &replies, Limit: c.Limit}
+	own := &UnaryCall{CallHeader: c.CallHeader, Codec: capturing{}, Request: &request, Reply: &replies}
 	err = wait.Outside(w, func() error { return s.Invoke(ctx, own) })
 	c.Header, c.End, c.ReplyError, c.Replied = own.Header, own.End, own.ReplyError, own.Replied
-	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.MaxReply}
 	unfit := replies.decode(&to)
 	c.ReplySize = to.Size
 	switch {

@@ -54,7 +54,7 @@ func (b *blocked) Invoke(_ context.Context, c *link.UnaryCall) error {
 	err := b.block()
 	b.sent = string(c.Message().Data().Materialize())
 	for _, r := range b.replies {
-		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.MaxReply}
 		_, c.ReplyError = to.Decode(message.Data{Bytes: []byte(r)})
 		c.Replied = true
 	}
@@ -222,7 +222,7 @@ func TestATaskIsSuspendedByASessionThatBlocks(t *testing.T) {
 			b.err = c.err
 			b.asTask(t, func(ctx context.Context, own message.Codec) {
 				request, reply := "hello", ""
-				u := &link.UnaryCall{Codec: own, Request: &request, Reply: &reply, Limit: 100}
+				u := &link.UnaryCall{CallHeader: link.CallHeader{MaxReply: 100}, Codec: own, Request: &request, Reply: &reply}
 				err := link.Invoke(ctx, b, u)
 				if b.sent != request || u.Replied != c.replied || isRecvError(u.ReplyError) != c.unfit {
 					t.Errorf("sent %q, received %+v", b.sent, u)

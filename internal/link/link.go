@@ -207,7 +207,7 @@ type CallHeader struct {
 	Metadata metadata.MD // the user's, validated; nil for none, or if it is in Packed
 	Packed   Packed      // a large amount of the user's metadata in encoded form; may be nil
 	Deadline time.Time   // zero for none
-	MaxReply int         // limit of a reply's message that the caller accepts, in bytes; 0 if unknown
+	MaxReply int         // the largest message that the caller accepts, in bytes; 0 if unknown, which a UnaryCall's is not
 
 	// Caller is the caller's context, or nil if the call came from another process. The callee
 	// uses its deadline and its end, but never its values.
@@ -222,7 +222,6 @@ type UnaryCall struct {
 	Codec   message.Codec // the caller's, for request and reply
 	Request any           // a live message, or an encoded *Message if Codec cannot copy without encoding
 	Reply   any           // destination of the reply
-	Limit   int           // the largest reply the caller accepts, in bytes
 
 	Header     metadata.MD // nil if none was sent
 	End                    // how the call ended

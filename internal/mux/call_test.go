@@ -23,11 +23,10 @@ func unary(method string, n, limit int) (c *link.UnaryCall, reply *[]byte) {
 	m := ofBytes(n)
 	reply = new([]byte)
 	return &link.UnaryCall{
-		CallHeader: link.CallHeader{Method: method, Profile: &link.Profile{}},
+		CallHeader: link.CallHeader{Method: method, Profile: &link.Profile{}, MaxReply: limit},
 		Codec:      rawCodec,
 		Request:    &m,
 		Reply:      reply,
-		Limit:      limit,
 	}, reply
 }
 

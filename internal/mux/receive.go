@@ -200,7 +200,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	}
 	s.flush(true)
 	s.mu.Lock()
-	for !st.in.Replied(c.Limit) {
+	for !st.in.Replied(c.MaxReply) {
 		if it := st.in.Last(); it != nil && it.Message && st.grantForMessageLocked(it) {
 			s.flush(false)
 			s.mu.Lock()

@@ -75,7 +75,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 // invokeOnce makes the call with Session.Invoke and returns its error. It sets ci.given if it
 // encodes the request.
 func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, reply any) (err error) {
-	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
+	u.Codec, u.Request, u.Reply = ci.codec, req, reply
 	a.stats.OutHeader(&u.CallHeader, a.peer)
 	msg := call.MessageOf(req, ci.codec)
 	if call.MustEncode(&msg, ci.codec, a.peer, a.stats != nil) {

@@ -31,8 +31,8 @@ type serverCall struct {
 	finished   bool
 
 	// Guarded by the scheduler's mu.
-	next  *serverCall // in workers.queue
 	index int32       // in conn.admission.running
+	next  *serverCall // in workers.queue
 
 	conn   *serverConn
 	open   *link.CallHeader
@@ -119,6 +119,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	}
 	return d.incoming
 }
+
+// Call implements [inproc.Callee].
+func (c *serverCall) Call() *inproc.Call { return c.unary }
 
 // Aborted implements [inproc.Callee]. It is also called when the stream was aborted. It ends the
 // handler's context. If the call has no deadline, the context's error is Canceled, even if the

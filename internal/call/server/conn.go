@@ -107,7 +107,7 @@ func (c *serverConn) NewCall() *inproc.Call {
 		inproc.Call
 		callee serverCall
 	})
-	both.Callee = &both.callee
+	both.Shared, both.callee.unary = &both.callee, &both.Call
 	return &both.Call
 }
 
@@ -118,13 +118,12 @@ func (c *serverConn) HandleUnary(u *inproc.Call) error {
 		c.admission.giveBackAhead()
 		return link.ErrNoCall
 	}
-	sc := u.Callee.(*serverCall) // from NewCall
+	sc := u.Shared.(*serverCall) // from NewCall
 	sc.init(c, m, &u.CallHeader)
 	if err := sc.checkHead(); err != nil {
 		c.admission.giveBackAhead()
 		return err
 	}
-	sc.unary = u
 	onCaller := c.server.scheduler.onCaller(m, u.Caller)
 	sc.inline = onCaller || m.runsOnCaller
 	return c.server.scheduler.start(sc, onCaller)

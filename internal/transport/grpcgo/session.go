@@ -99,7 +99,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	c.Local = dropOwnKeys(c.Trailer, status.Convert(err))
 	if err == nil {
 		received := message.Encoded(reply)
-		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.MaxReply}
 		c.ReplyError = received.DecodeInto(&to)
 		received.Free()
 		c.Replied, c.ReplySize = true, to.Size

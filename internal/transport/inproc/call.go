@@ -15,7 +15,8 @@ import (
 // ErrLeft is returned to a callee that uses a call whose caller has left.
 var ErrLeft = errors.New("link: the caller has left")
 
-// A Call is a unary call that both sides share. The caller's part is its [link.UnaryCall].
+// A Call is a unary call that both sides share. The caller's part is its [link.UnaryCall], whose Shared
+// is the call's [Callee].
 //
 // The callee reads and writes the caller's memory (the request, the reply, the results) only
 // inside a claim. A claim is refused once the caller has left. Any number of claims may be held
@@ -31,25 +32,22 @@ var ErrLeft = errors.New("link: the caller has left")
 type Call struct {
 	link.UnaryCall
 
-	// Callee is called when the caller leaves. The Acceptor sets it before it runs a handler.
-	Callee Callee
-
 	state   atomic.Uint32
 	encoded *message.Message // a reply that the caller decodes itself
 	parker  wait.Parker      // the caller's; written before the waiting bit is set
 	reason  error            // why the call was aborted; written before the aborted bit
 }
 
-// caller returns the caller's part of a new c.
-func (c *Call) caller() *link.UnaryCall {
-	c.Shared = c
-	return &c.UnaryCall
-}
-
-// A Callee learns that the caller of a Call has left.
+// A Callee is the callee's side of a Call.
 type Callee interface {
+	// Call returns the call.
+	Call() *Call
+
+	// Aborted is called when the caller has left.
 	Aborted(reason error)
 }
+
+func (c *Call) callee() Callee { return c.Shared.(Callee) }
 
 // The state is a set of bits and, above them, the number of claims.
 const (
@@ -199,7 +197,7 @@ func (c *Call) fill(header metadata.MD, m *message.Message) (ok bool, err error)
 
 // sink returns the destination of a reply. header is the header that comes with it.
 func (c *Call) sink(header metadata.MD) message.Sink {
-	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit, Compressor: c.Encoding}
+	to := message.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.MaxReply, Compressor: c.Encoding}
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		to.Compressor = own[0]
 	}
@@ -277,7 +275,7 @@ func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 			case s&aborted != 0:
 				return w, c.reason
 			case s&leaving != 0:
-				c.Callee.Aborted(left)
+				c.callee().Aborted(left)
 				return w, left
 			}
 		}
@@ -328,7 +326,7 @@ func (c *Call) Abandoned() {
 			return
 		}
 		if c.state.CompareAndSwap(s, s&^waiting|leaving) {
-			c.Callee.Aborted(context.Canceled)
+			c.callee().Aborted(context.Canceled)
 			return
 		}
 	}

@@ -42,9 +42,9 @@ func inBytes(t *testing.T, ctx context.Context, who Callee, c message.Codec, dst
 		t.Fatal(err)
 	}
 	call := new(Call)
-	call.Profile, call.Codec, call.Request, call.Reply, call.Limit = new(link.Profile), c, &bytes, dst, 100
+	call.Profile, call.Codec, call.Request, call.Reply, call.MaxReply = new(link.Profile), c, &bytes, dst, 100
 	call.Caller = ctx
-	call.Callee = who
+	call.Shared = who
 	return call
 }
 

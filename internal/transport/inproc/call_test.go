@@ -43,9 +43,12 @@ func (c *checked) Release(p wait.Parker) {
 
 // callee counts the calls of Aborted.
 type callee struct {
+	call   *Call // of those that Invoke makes
 	told   atomic.Int32
 	reason atomic.Value
 }
+
+func (c *callee) Call() *Call { return c.call }
 
 func (c *callee) Aborted(reason error) {
 	c.reason.Store(reason)
@@ -55,9 +58,9 @@ func (c *callee) Aborted(reason error) {
 // newCall returns a call with request and reply.
 func newCall(ctx context.Context, c Callee, request, reply *wrapperspb.StringValue) *Call {
 	call := new(Call)
-	call.Profile, call.Codec, call.Request, call.Reply, call.Limit = new(link.Profile), codec.Proto(), request, reply, 1<<20
+	call.Profile, call.Codec, call.Request, call.Reply, call.MaxReply = new(link.Profile), codec.Proto(), request, reply, 1<<20
 	call.Caller = ctx
-	call.Callee = c
+	call.Shared = c
 	return call
 }
 
@@ -180,7 +183,7 @@ func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
 	})
 	t.Run("reply that is too large", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
-		call.Limit = 3
+		call.MaxReply = 3
 		if err := call.Send(nil, reply("answer"), &link.End{}); err != nil {
 			t.Errorf("Finish returns %v: that is the caller's affair", err)
 		}
@@ -247,9 +250,9 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	}
 	newCall := func(dst *string) *Call {
 		call := new(Call)
-		call.Profile, call.Reply, call.Codec, call.Limit = new(link.Profile), dst, textCodec(), 10
+		call.Profile, call.Reply, call.Codec, call.MaxReply = new(link.Profile), dst, textCodec(), 10
 		call.Caller = t.Context()
-		call.Callee = &callee{}
+		call.Shared = &callee{}
 		return call
 	}
 	for name, c := range map[string]struct {

@@ -21,7 +21,11 @@ type acceptor struct {
 	terms   link.Terms
 }
 
-func (a *acceptor) NewCall() *Call { return new(Call) }
+func (a *acceptor) NewCall() *Call {
+	c := new(Call)
+	c.Shared = &callee{call: c}
+	return c
+}
 
 func (a *acceptor) HandleUnary(c *Call) error {
 	if a.refuse != nil {

@@ -55,7 +55,7 @@ type end struct {
 type UnaryAcceptor interface {
 	link.Acceptor
 
-	// NewCall returns a new call, which may be allocated together with the callee's state.
+	// NewCall returns a new call whose Shared is its [Callee], which may be allocated together with it.
 	NewCall() *Call
 
 	// HandleUnary is called for each unary call, which NewCall has made. It may run the handler on
@@ -123,7 +123,7 @@ func (d *direction) acceptLocked(a link.Acceptor, callee *link.Peer) {
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 	if u, ok := a.(UnaryAcceptor); ok {
 		d.unary = u
-		callee.NewCall = func() *link.UnaryCall { return u.NewCall().caller() }
+		callee.NewCall = func() *link.UnaryCall { return &u.NewCall().UnaryCall }
 	}
 }
 
@@ -174,7 +174,7 @@ func (e *end) begin(ctx context.Context) error {
 }
 
 func (e *end) Invoke(ctx context.Context, u *link.UnaryCall) error {
-	c, ok := u.Shared.(*Call)
+	callee, ok := u.Shared.(Callee)
 	if !ok && e.out.acceptor != nil {
 		return link.ErrNoCall
 	}
@@ -183,6 +183,7 @@ func (e *end) Invoke(ctx context.Context, u *link.UnaryCall) error {
 	}
 	e.out.calls.Add(1)
 	defer e.out.end(e.session)
+	c := callee.Call()
 	c.Caller = ctx
 	if err := e.out.unary.HandleUnary(c); err != nil {
 		return err
