@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
@@ -16,50 +15,88 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// How a session ends.
+// How calls and a session end.
 
-// performLocked does what life says.
-func (s *Session) performLocked(do lifecycle.Task) {
-	if do == 0 {
+// endBothLocked ends sending at once. Receiving ends after everything that has arrived was
+// received.
+func (st *stream) endBothLocked(why error, after *callbacks) {
+	if st.sendErr == nil {
+		st.sendErr = why
+	}
+	st.in.Close(why)
+	if len(st.out) == 0 {
+		st.unregisterLocked()
+	}
+	after.unpark(st.session.wakeLocked(&st.sender))
+	after.unpark(st.session.wakeLocked(&st.in.receiver))
+}
+
+// unregisterLocked removes the stream from the session, so that nothing more arrives for it.
+func (st *stream) unregisterLocked() {
+	s := st.session
+	if st.id != 0 && s.streams[st.id] == st {
+		delete(s.streams, st.id)
+		if !st.caller {
+			s.calls--
+			s.checkWrittenLocked()
+		}
+	}
+	if _, live := s.live[st]; !live {
 		return
 	}
-	if do&lifecycle.RefuseOwn != 0 {
-		close(s.done)
-		var after callbacks
-		for s.writing.held.first != nil {
-			s.writing.held.first.abortLocked(link.Unprocessed{Err: s.life.Refusal(), Unsent: true}, false, &after)
+	delete(s.live, st)
+	st.removeUnreadLocked(st.in.unread)
+	if st.caller {
+		if st.id == 0 {
+			s.numberedLocked()
 		}
-		after.run() // wakes the callers, which have set no callbacks yet
+		if !st.held {
+			s.releaseCallLocked()
+		}
 	}
-	if do&lifecycle.Announce != 0 {
-		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
-		s.drain.ping = s.appendPingLocked()
+	s.performLocked(s.life.CallEnds()) // after the last call the writer writes BYE, if it is due
+}
+
+// abortLocked ends the call for reason, if it has not ended. If tell is set, the peer gets a RESET.
+func (st *stream) abortLocked(reason error, tell bool, after *callbacks) {
+	if st.ended || st.reason != nil {
+		return
 	}
-	if do&lifecycle.RefusePeer != 0 {
-		close(s.drained)
-		s.writing.control = wire.AppendDrain(s.writing.control, s.last)
+	st.reason = reason
+	known := st.id != 0 && st.session.streams[st.id] == st
+	st.dropQueuedLocked()
+	if tell && known {
+		code, text := encoded.ResetOf(reason)
+		st.session.writing.control = wire.AppendReset(st.session.writing.control, st.id, code, text)
 	}
-	if do&lifecycle.Ping != 0 {
-		s.appendPingLocked()
-	}
+	st.unregisterLocked()
+	st.in.DropPartial()
+	f := st.onAbort
 	switch {
-	case s.life.Reason() != nil:
-	case do&lifecycle.Finish != 0:
-		reason := fmt.Errorf("%s: %w", s.opts.Name, s.life.Leaving())
-		s.terminating.Go(func() { s.terminate(reason, wire.ByeDone, false) })
-	case do&lifecycle.Expire != 0:
-		s.terminating.Go(func() { s.terminate(lifecycle.ErrOld, wire.ByeClosed, false) })
-	case do&lifecycle.Lost != 0:
-		s.terminating.Go(func() { s.fail(lifecycle.ErrDead) })
+	case f == nil:
+		st.endBothLocked(reason, after)
+	case st.caller:
+		st.endBothLocked(reason, after)
+		after.last = append(after.last, func() { f(reason) })
+	default:
+		after.first = append(after.first, func() {
+			f(reason)
+			var after callbacks
+			st.session.mu.Lock()
+			st.endBothLocked(reason, &after)
+			st.session.mu.Unlock()
+			after.run()
+		})
 	}
-	if do&lifecycle.Close != 0 {
-		s.writing.lost = true // the caller closes the connection, without mu: over TLS that writes
-	}
-	if do&lifecycle.SetTimer != 0 {
-		s.timer.Set(s.life.Next(), s.onTimer)
-	}
-	if do&^lifecycle.SetTimer != 0 && s.life.State() != lifecycle.Opening {
-		s.wakeWriterLocked()
+}
+
+// abortUnreadLocked ends a call that the peer no longer reads. Unlike abort it also drops an END
+// that was not written yet.
+func (st *stream) abortUnreadLocked(reason error, after *callbacks) {
+	st.abortLocked(reason, false, after)
+	if st.ended {
+		st.dropQueuedLocked()
+		st.unregisterLocked()
 	}
 }
 
@@ -350,13 +387,3 @@ type dismissal struct {
 }
 
 func (d *dismissal) Error() string { return d.text }
-
-// fromMillis returns a number of milliseconds that a peer has chosen as a duration.
-func fromMillis(n uint64) time.Duration {
-	return time.Duration(min(n, uint64(math.MaxInt64/2/time.Millisecond))) * time.Millisecond
-}
-
-// millis returns d in milliseconds, rounded up.
-func millis(d time.Duration) uint64 {
-	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
-}

@@ -2,10 +2,10 @@ package mux
 
 import (
 	"bytes"
-	"errors"
+	"cmp"
+	"encoding/binary"
 	"fmt"
-	"io"
-	"syscall"
+	"math"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
@@ -13,6 +13,19 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
+
+const (
+	readBuffer = 16 << 10  // usual size of the read buffer, in bytes
+	maxRead    = 256 << 10 // its largest size, reached if reads keep filling it
+)
+
+// readSpace returns the free part of the read buffer.
+func (s *Session) readSpace() []byte {
+	if s.reading.in == nil {
+		s.reading.in = newBuffer(max(s.reading.room, readBuffer))
+	}
+	return s.reading.in.B[len(s.reading.in.B):cap(s.reading.in.B)]
+}
 
 // handleInput handles all complete frames in s.reading.in, and then the calls that they have opened.
 func (s *Session) handleInput() error {
@@ -76,55 +89,6 @@ func (s *Session) keepPartialFrame(rest []byte) {
 	s.reading.in.B = s.reading.in.B[:copy(s.reading.in.B[:cap(s.reading.in.B)], rest)]
 }
 
-// An inputError is a violation of the protocol, or the peer's BYE. No further input is handled.
-type inputError struct{ error }
-
-func (m *inputError) Unwrap() error { return m.error }
-
-// endReading ends the session after a reader's error err.
-func (s *Session) endReading(err error) {
-	wrong, ok := err.(*inputError)
-	if !ok {
-		s.fail(s.readErrorReason(err))
-		return
-	}
-	s.fail(wrong.error)
-	// Read and discard the peer's input until it has read our BYE: if a connection is
-	// closed with unread input, some systems discard what was written. The connection
-	// stays open here, because the writer might still use it.
-	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.CloseTimeout))
-	_, _ = io.Copy(io.Discard, s.conn)
-}
-
-var errNotMet = errors.New("the peer did not complete the handshake in time")
-
-// readErrorReason returns the reason for ending the session if Read returned err.
-func (s *Session) readErrorReason(err error) error {
-	s.mu.Lock()
-	broken := s.writing.broken
-	s.mu.Unlock()
-	var timeout interface{ Timeout() bool }
-	late := errors.As(err, &timeout) && timeout.Timeout()
-	if late && broken != nil {
-		return broken
-	}
-	met := link.IsClosed(s.helloReceived)
-	switch {
-	case late && !met:
-		return errNotMet
-	case err == io.EOF && !met:
-		return errors.New("the peer closed the connection during the handshake")
-	}
-	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
-		return err
-	}
-	// A peer sends BYE before it closes the connection. Without BYE its process has died.
-	if s.opts.Client {
-		return errors.New("connection lost (the server may have crashed)")
-	}
-	return errors.New("connection lost (the client may have exited)")
-}
-
 // notMagic returns nil if b begins like the protocol's first line, and otherwise an error that
 // names the peer's protocol, as far as b tells.
 func notMagic(b []byte) error {
@@ -157,6 +121,46 @@ type foreign string
 
 func (f foreign) Error() string { return string(f) }
 func (foreign) Unwrap() []error { return []error{wire.ErrProtocol, link.ErrForeign} }
+
+// Plain messages are small messages of streams, in frames that hold nothing else. Streams send
+// mostly these, so both sides handle many of them at once.
+
+// maxAtOnce is how many bytes of plain frames are handled under one lock.
+const maxAtOnce = 32 << 10
+
+// handlePlain handles the plain frames at the beginning of input and returns their length. It
+// stops at a frame that breaks a rule or has no open call, and leaves it to handleFrame. An
+// error ends the session.
+func (s *Session) handlePlain(input []byte) (done int, err error) {
+	id, message, n := wire.Plain(input)
+	if n == 0 || !s.reading.isMet || s.reading.parts.b != nil {
+		return 0, nil
+	}
+	var after callbacks
+	var st *stream
+	s.mu.Lock()
+	for ; n > 0 && done < maxAtOnce; id, message, n = wire.Plain(input[done:]) {
+		if st == nil || st.id != id {
+			if st != nil {
+				after.unpark(s.wakeLocked(&st.in.receiver))
+			}
+			if st, _ = s.lookupLocked(id); st == nil {
+				break
+			}
+		}
+		if !st.deliverPlainLocked(message) {
+			break
+		}
+		done += n
+	}
+	if st != nil && done > 0 {
+		after.unpark(s.wakeLocked(&st.in.receiver))
+	}
+	err = s.checkOwedLocked()
+	s.mu.Unlock()
+	after.run()
+	return done, err
+}
 
 // handleFrame handles one frame. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
@@ -191,40 +195,6 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	after.run()
 	return err
 }
-
-// checkOpened returns an error if id is the id of a call that this side has never opened. The
-// session checks this before it decodes a frame, because decoding can cost this side more than the
-// frame costs the peer.
-func (s *Session) checkOpened(id uint64) error {
-	if !s.isOwn(id) {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, err := s.lookupLocked(id)
-	return err
-}
-
-// lookupLocked returns the stream with the given id, or nil if the call has ended. An id that was
-// never opened is an error.
-func (s *Session) lookupLocked(id uint64) (*stream, error) {
-	if st := s.streams[id]; st != nil {
-		st.heard = s.silent.reads
-		return st, nil
-	}
-	last := s.last
-	if s.isOwn(id) {
-		last = s.lastOwn
-	}
-	if id > last {
-		return nil, wire.ProtocolError("the peer speaks of call %d, which was not opened", id)
-	}
-	return nil, nil
-}
-
-// isOwn reports whether id belongs to the calls that this side opens: odd for clients,
-// even for servers.
-func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
 // handleStream handles a STREAM frame, together with the PARTs of its block. It keeps no reference to
 // f.Body.
@@ -263,62 +233,6 @@ func (s *Session) handleStream(f wire.Frame) error {
 		s.reading.newCalls = append(s.reading.newCalls, newCall{st, rc.Open})
 	}
 	return err
-}
-
-// A newCall is a call of the peer that was not offered to the acceptor yet.
-//
-// It is offered once all input that was read is handled, and before a PONG in that input. So a call that was opened and reset in one
-// read reaches no handler: its caller spends a few bytes on it, but a handler takes a goroutine.
-type newCall struct {
-	st   *stream
-	open *link.CallHeader
-}
-
-// offerNewCalls offers the new calls to the acceptor, except those that have ended.
-func (s *Session) offerNewCalls() {
-	for i, c := range s.reading.newCalls {
-		s.reading.newCalls[i] = newCall{}
-		s.mu.Lock()
-		wanted := c.st.reason == nil
-		if wanted {
-			s.reading.accepting = c.st
-			s.inline.allowed = s.inlineTimeLocked(c.st)
-		}
-		s.mu.Unlock()
-		if wanted {
-			s.offerToAcceptor(c.st, c.open)
-		}
-	}
-	s.reading.newCalls = s.reading.newCalls[:0]
-}
-
-// errNoCalls is the error of calls to a side without an acceptor.
-var errNoCalls error = link.Unprocessed{Err: errors.New("the other side takes no calls")}
-
-// offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer gets a
-// RESET. If the session ends in the meantime, terminate leaves this call to offerToAcceptor,
-// because only HandleStream's result tells whether a handler sees it. offerToAcceptor then aborts
-// the call without a RESET: BYE tells the peer.
-func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
-	err := errNoCalls
-	if s.acceptor != nil {
-		err = s.acceptor.HandleStream(st, o)
-	}
-	refused := err != nil
-	var after callbacks
-	s.mu.Lock()
-	s.reading.accepting = nil
-	if !refused {
-		err = s.life.Reason()
-	}
-	if err != nil {
-		st.abortLocked(err, refused, &after)
-		s.flush(false)
-	} else {
-		s.mu.Unlock()
-	}
-	after.run()
-	st.Free()
 }
 
 // handleStepLocked handles one step of a call. cost is the credit that the step's message takes.
@@ -427,8 +341,8 @@ func (s *Session) handlePart(f wire.Frame) error {
 			s.fail(wire.ProtocolError("a block was not finished within %v", blockTime))
 		})
 	}
-	if len(p.b.B)+len(f.Body) > s.opts.Config.MaxHeader {
-		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Config.MaxHeader)
+	if most := s.reading.dec.Block; len(p.b.B)+len(f.Body) > most {
+		return wire.ProtocolError("a block is larger than the %d bytes that were said to be taken", most)
 	}
 	p.b = p.b.MakeRoom(len(f.Body))
 	p.b.B = append(p.b.B, f.Body...)
@@ -441,4 +355,136 @@ func (p *parts) finish(n int) *buffer {
 	p.late.Stop()
 	*p = parts{}
 	return b
+}
+
+func (s *Session) handleHello(body []byte) error {
+	h, err := wire.ParseHello(body)
+	if err != nil {
+		return err
+	}
+	if s.reading.isMet {
+		return wire.ProtocolError("the peer says hello twice")
+	}
+	var after callbacks
+	s.mu.Lock()
+	if s.writing.broken == nil {
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}
+	for st := range s.live {
+		st.flow.Credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
+		after.unpark(s.wakeLocked(&st.sender))
+		st.scheduleLocked()
+	}
+	err = addCredit(&s.writing.connOut, h.Connection-s.hello.Connection)
+	s.hello, s.reading.isMet = h, true
+	s.life.PeerAllows(fromMillis(h.Ping), fromMillis(h.IdlePing))
+	s.mu.Unlock()
+	after.run()
+	s.counted.Begin(s.opts.Client, s.opts.Peer.Path)
+	close(s.helloReceived)
+	return err
+}
+
+// fromMillis returns a number of milliseconds that a peer has chosen as a duration.
+func fromMillis(n uint64) time.Duration {
+	return time.Duration(min(n, uint64(math.MaxInt64/2/time.Millisecond))) * time.Millisecond
+}
+
+// handleControlLocked handles the frames that carry no part of a call.
+func (s *Session) handleControlLocked(f wire.Frame, after *callbacks) error {
+	switch f.Kind {
+	case wire.KindCredit:
+		n, err := wire.ParseCredit(f.Body)
+		if err != nil {
+			return err
+		}
+		if f.Stream == 0 {
+			return addCredit(&s.writing.connOut, n)
+		}
+		st, err := s.lookupLocked(f.Stream)
+		if st != nil {
+			if err := addCredit(&st.flow.Credit, n); err != nil {
+				return err
+			}
+			st.scheduleLocked()
+			if st.flow.TakesMore(s.writing.backlog) { // otherwise its sender would wake in vain for each byte of credit
+				after.unpark(s.wakeLocked(&st.sender))
+			}
+		}
+		return err
+	case wire.KindReset:
+		code, text, err := wire.ParseReset(f.Body)
+		if err != nil {
+			return err
+		}
+		st, err := s.lookupLocked(f.Stream)
+		if st != nil {
+			st.abortUnreadLocked(encoded.ReasonOf(code, text, st.answered), after)
+		}
+		return err
+	case wire.KindPing:
+		data, err := wire.ParsePing(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.handlePingLocked(data)
+	case wire.KindReturn:
+		at, err := wire.ParseReturn(f.Body)
+		if err == nil && s.placer == nil {
+			err = wire.ProtocolError("a place is returned where there are none")
+		}
+		if err == nil {
+			if wrong := s.placer.Returned(at); wrong != nil {
+				err = fmt.Errorf("%w: %w", wire.ErrProtocol, wrong)
+			}
+		}
+		return err
+	case wire.KindPong:
+		data, err := wire.ParsePing(f.Body)
+		if err == nil && s.life.Drain() == lifecycle.Announced && binary.LittleEndian.Uint64(data[:]) == s.drain.ping {
+			s.performLocked(s.life.PeerAnswers())
+		}
+		return err
+	case wire.KindDrain:
+		last, err := wire.ParseDrain(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.handleDrainLocked(last, after)
+	case wire.KindBye:
+		_, text, err := wire.ParseBye(f.Body)
+		if err != nil {
+			return err
+		}
+		return byeError(text)
+	}
+	return nil // other kinds are extensions, which are ignored
+}
+
+// A byeError is the peer's BYE, as an error.
+type byeError string
+
+func (text byeError) Error() string { return cmp.Or(string(text), "the peer ended the connection") }
+
+// addCredit adds n to *to, which may be negative after a placed message that was larger
+// than the credit.
+func addCredit(to *int64, n int64) error {
+	if *to > wire.MaxCredit-n {
+		return wire.ProtocolError("more credit than %d", wire.MaxCredit)
+	}
+	*to += n
+	return nil
+}
+
+// maxOwed bounds the control frames that wait for a peer that does not read, in
+// bytes: PONG, RESET, CREDIT and others.
+const maxOwed = 4 << 20
+
+// checkOwedLocked fails if the peer keeps sending frames that need an answer but does not read the
+// answers.
+func (s *Session) checkOwedLocked() error {
+	if n := len(s.writing.control) + len(s.drain.pongs); n > maxOwed {
+		return fmt.Errorf("the peer does not read the %d bytes that it is owed", n)
+	}
+	return nil
 }

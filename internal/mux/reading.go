@@ -3,12 +3,15 @@ package mux
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"runtime"
 	"runtime/pprof"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -46,9 +49,6 @@ type reading struct {
 }
 
 const (
-	readBuffer = 16 << 10  // usual size of the read buffer, in bytes
-	maxRead    = 256 << 10 // its largest size, reached if reads keep filling it
-
 	// fewCalls is the number of active calls up to which a reader spins. If more calls are active,
 	// frames arrive in batches, and a reader that has parked reads a whole batch.
 	fewCalls = 16
@@ -86,45 +86,6 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	}
 	return err
 }
-
-// wakeLocked wakes the goroutine that waits for the peer at spot, if any, whether it reads or is
-// parked. If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
-// goroutines that wait in await or sleep: one of them might read, and roles counts the others.
-func (s *Session) wakeLocked(spot *wait.Cond) wait.Parker {
-	if s.reading.caller == spot {
-		s.doLocked(s.roles.StopCaller())
-		return nil
-	}
-	p := spot.Wake()
-	if p != nil {
-		s.roles.Woken()
-	}
-	return p
-}
-
-// doLocked performs the tasks that a rule has returned.
-func (s *Session) doLocked(t waits.Task) {
-	if t == 0 {
-		return
-	}
-	if t&waits.WakeReadLoop != 0 {
-		wait.Unpark(s.reading.readLoop.Wake())
-	}
-	if t&waits.StartReadLoop != 0 {
-		s.replaceReadLoopLocked()
-	}
-	if t&waits.StartIdleTimer != 0 {
-		s.startReadIdleLocked()
-	}
-	if t&waits.InterruptRead != 0 {
-		_ = s.conn.SetReadDeadline(longAgo)
-	}
-	if t&waits.WakeWriter != 0 {
-		wait.Unpark(s.writing.writer.Wake())
-	}
-}
-
-var longAgo = time.Unix(1, 0)
 
 // readAsCaller reads for all calls until spot is woken or ctx is done. Called with mu held; mu
 // is released while it reads.
@@ -230,6 +191,13 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
+// replaceReadLoopLocked makes a new goroutine the read loop, while the old one runs a handler.
+func (s *Session) replaceReadLoopLocked() {
+	s.inline.running = nil
+	s.inline.spent = maxInline + 1
+	go s.readOn(nil)
+}
+
 // readLoopRetiresLocked lets the read loop leave reading to callers, if the rules allow it, and
 // reports whether they do.
 func (s *Session) readLoopRetiresLocked() bool {
@@ -296,14 +264,6 @@ func (s *Session) receive(ctx context.Context) error {
 	return s.handleRead(n, err, time.Now())
 }
 
-// readSpace returns the free part of the read buffer.
-func (s *Session) readSpace() []byte {
-	if s.reading.in == nil {
-		s.reading.in = newBuffer(max(s.reading.room, readBuffer))
-	}
-	return s.reading.in.B[len(s.reading.in.B):cap(s.reading.in.B)]
-}
-
 // handleRead handles n bytes and the error of a read that ended at about the time now. Called
 // without mu; it returns with mu held.
 func (s *Session) handleRead(n int, err error, now time.Time) error {
@@ -325,23 +285,53 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	return err
 }
 
-// flushQueued writes queued frames, such as control frames and messages for which credit has
-// arrived. Called with mu held; mu is released in between.
-func (s *Session) flushQueued() {
-	if s.hasQueuedLocked() {
-		s.flush(false)
-		s.mu.Lock()
+// An inputError is a violation of the protocol, or the peer's BYE. No further input is handled.
+type inputError struct{ error }
+
+func (m *inputError) Unwrap() error { return m.error }
+
+// endReading ends the session after a reader's error err.
+func (s *Session) endReading(err error) {
+	wrong, ok := err.(*inputError)
+	if !ok {
+		s.fail(s.readErrorReason(err))
+		return
 	}
+	s.fail(wrong.error)
+	// Read and discard the peer's input until it has read our BYE: if a connection is
+	// closed with unread input, some systems discard what was written. The connection
+	// stays open here, because the writer might still use it.
+	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.CloseTimeout))
+	_, _ = io.Copy(io.Discard, s.conn)
 }
 
-// resetReadDeadlineLocked sets the deadline for the next reads: none, or lastWords from now if a
-// write has failed.
-func (s *Session) resetReadDeadlineLocked() {
-	var due time.Time
-	if s.writing.broken != nil {
-		due = time.Now().Add(lastWords)
+var errNotMet = errors.New("the peer did not complete the handshake in time")
+
+// readErrorReason returns the reason for ending the session if Read returned err.
+func (s *Session) readErrorReason(err error) error {
+	s.mu.Lock()
+	broken := s.writing.broken
+	s.mu.Unlock()
+	var timeout interface{ Timeout() bool }
+	late := errors.As(err, &timeout) && timeout.Timeout()
+	if late && broken != nil {
+		return broken
 	}
-	_ = s.conn.SetReadDeadline(due)
+	met := link.IsClosed(s.helloReceived)
+	switch {
+	case late && !met:
+		return errNotMet
+	case err == io.EOF && !met:
+		return errors.New("the peer closed the connection during the handshake")
+	}
+	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	// A peer sends BYE before it closes the connection. Without BYE its process has died.
+	if s.opts.Client {
+		return errors.New("connection lost (the server may have crashed)")
+	}
+	return errors.New("connection lost (the client may have exited)")
 }
 
 // readsForFewLocked reports whether so few calls wait for input that the next frame is likely to

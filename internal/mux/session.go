@@ -11,8 +11,6 @@
 package mux
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -84,14 +82,6 @@ type Placer interface {
 	Returned(at int) error
 }
 
-// PromptOf returns conn if it is a Prompt, a new Prompt if it is a bare socket, and nil otherwise.
-func PromptOf(conn Conn) Prompt {
-	if p, ok := conn.(Prompt); ok {
-		return p
-	}
-	return newSocket(conn)
-}
-
 // Options say what a session is for.
 type Options struct {
 	Config *options.Connections
@@ -114,6 +104,25 @@ func (o *Options) granted() int { return waits.Granted(o.Config.StreamWindow) }
 // admits reports whether the peer may open another call while it has some open ones.
 func (o *Options) admits(open uint32) bool {
 	return o.Config.MaxStreams == 0 || open < o.Config.MaxStreams
+}
+
+// Greeting returns the first line and the HELLO of a side with these options. takesCalls says that
+// it has an acceptor. features is the rest of HELLO's features, and near is its field of that name.
+func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte {
+	c := o.Config
+	hello := wire.Hello{Version: wire.Version, Stream: int64(o.granted()), Connection: int64(c.ConnWindow), Calls: uint64(c.MaxStreams), Block: c.MaxHeader, Features: features, Near: near}
+	if !o.Client {
+		hello.Ping, hello.IdlePing = millis(c.LeastPing), millis(c.LeastIdlePing)
+	}
+	if !takesCalls {
+		hello.Features |= wire.FeatureNoCalls
+	}
+	return wire.AppendHello([]byte(wire.Magic), &hello)
+}
+
+// millis returns d in milliseconds, rounded up.
+func millis(d time.Duration) uint64 {
+	return (uint64(max(d, 0)) + uint64(time.Millisecond-1)) / uint64(time.Millisecond)
 }
 
 // A Session is one side of a connection. One lock guards the session and all its
@@ -161,173 +170,126 @@ type Session struct {
 	writing      writing
 }
 
-// New returns a session over conn and takes ownership of conn. Nothing is read or
-// written before Start.
-func New(conn Conn, o Options) *Session {
-	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
-	o.Peer.OneShot = true
-	s := &Session{
-		opts:          o,
-		conn:          conn,
-		helloReceived: make(chan struct{}),
-		done:          make(chan struct{}),
-		allCallsEnded: make(chan struct{}),
-		gone:          make(chan struct{}),
-		drained:       make(chan struct{}),
-		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
-		streams:       make(map[uint64]*stream),
-		live:          make(map[*stream]struct{}),
-		connIn:        o.Config.ConnWindow,
-	}
-	s.raw = PromptOf(conn)
-	if s.placer, _ = conn.(Placer); s.placer != nil {
-		s.opts.Peer.Draft = s.draft
-	}
-	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.Config.MaxHeader
-	s.reading.spinBudget.earned = maxEarned
-	s.writing.connOut = s.hello.Connection
-	s.life = lifecycle.Life{Limits: lifecycle.LimitsOf(o.Config, !o.Client, o.CloseTimeout), Clock: lifecycle.System{}}
-	return s
-}
-
-// Greeting returns the first line and the HELLO of a side with these options. takesCalls says that
-// it has an acceptor. features is the rest of HELLO's features, and near is its field of that name.
-func (o Options) Greeting(takesCalls bool, features uint64, near string) []byte {
-	c := o.Config
-	hello := wire.Hello{Version: wire.Version, Stream: int64(o.granted()), Connection: int64(c.ConnWindow), Calls: uint64(c.MaxStreams), Block: c.MaxHeader, Features: features, Near: near}
-	if !o.Client {
-		hello.Ping, hello.IdlePing = millis(c.LeastPing), millis(c.LeastIdlePing)
-	}
-	if !takesCalls {
-		hello.Features |= wire.FeatureNoCalls
-	}
-	return wire.AppendHello([]byte(wire.Magic), &hello)
-}
-
-// Start starts the session. acceptor handles the peer's calls; if it is nil, they are refused.
-func (s *Session) Start(acceptor link.Acceptor) {
-	s.mu.Lock()
-	s.acceptor = acceptor
-	if !s.opts.Greeted {
-		s.writing.control = append(s.opts.Greeting(acceptor != nil, 0, ""), s.writing.control...)
-	}
-	s.roles.Reader = waits.ReadLoop
-	s.wakeWriterLocked() // to send HELLO
-	s.performLocked(s.life.Start(acceptor != nil))
-	ended := s.life.Reason()
-	s.mu.Unlock()
-	if ended != nil && acceptor != nil {
-		acceptor.Closed(ended) // the session was closed before Start
-	}
-	s.loops.Go(s.writeLoop)
-	s.loops.Add(1) // the last read loop calls Done
-	go s.readLoop()
-	go func() {
-		s.loops.Wait()
-		s.terminating.Wait()
-		_ = s.conn.Close()
-		s.mu.Lock()
-		s.performLocked(s.life.Closes())
-		if s.reading.idle != nil {
-			s.reading.idle.Stop()
-		}
-		if s.written == nil {
-			s.written = make(chan struct{}) // for Written, if it is called later
-		}
-		s.closeWrittenLocked()
-		s.mu.Unlock()
-		close(s.gone)
-		if acceptor != nil {
-			acceptor.Gone()
-		}
-	}()
-}
-
-// Meet waits for the peer's HELLO. It returns an error if the session ends first. If
-// HELLO has arrived, it returns nil even if the session has ended since.
-func (s *Session) Meet(ctx context.Context) error {
-	select {
-	case <-s.helloReceived:
+// checkOpened returns an error if id is the id of a call that this side has never opened. The
+// session checks this before it decodes a frame, because decoding can cost this side more than the
+// frame costs the peer.
+func (s *Session) checkOpened(id uint64) error {
+	if !s.isOwn(id) {
 		return nil
-	case <-s.allCallsEnded:
-		if link.IsClosed(s.helloReceived) {
-			return nil
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.life.Reason()
-	case <-ctx.Done():
-		return fmt.Errorf("%s: the handshake is not complete: %w", s.opts.Name, ctx.Err())
 	}
-}
-
-// NewStream implements [link.Session]. It blocks only while the peer's limit of open
-// calls is reached.
-func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
-	if err := link.ContextErr(ctx); err != nil {
-		return nil, err
-	}
-	st := &stream{waiter: wait.TaskOf(ctx)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.openLocked(st, wire.Step{Open: o}, nil); err != nil {
-		return nil, err
+	_, err := s.lookupLocked(id)
+	return err
+}
+
+// lookupLocked returns the stream with the given id, or nil if the call has ended. An id that was
+// never opened is an error.
+func (s *Session) lookupLocked(id uint64) (*stream, error) {
+	if st := s.streams[id]; st != nil {
+		st.heard = s.silent.reads
+		return st, nil
 	}
-	for st.held && st.reason == nil {
-		if err := s.sleep(ctx, st, &st.sender); err != nil {
-			var after callbacks // stays empty: the stream has no other user
-			st.abortLocked(link.ContextEnd(err), false, &after)
+	last := s.last
+	if s.isOwn(id) {
+		last = s.lastOwn
+	}
+	if id > last {
+		return nil, wire.ProtocolError("the peer speaks of call %d, which was not opened", id)
+	}
+	return nil, nil
+}
+
+// isOwn reports whether id belongs to the calls that this side opens: odd for clients,
+// even for servers.
+func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
+
+// wakeLocked wakes the goroutine that waits for the peer at spot, if any, whether it reads or is
+// parked. If it is parked, wakeLocked returns its Parker, for the caller to unpark. Only wakeLocked
+// may wake goroutines that wait in await or sleep: one of them might read, and roles counts the others.
+func (s *Session) wakeLocked(spot *wait.Cond) wait.Parker {
+	if s.reading.caller == spot {
+		s.doLocked(s.roles.StopCaller())
+		return nil
+	}
+	p := spot.Wake()
+	if p != nil {
+		s.roles.Woken()
+	}
+	return p
+}
+
+// doLocked performs the tasks that a rule has returned.
+func (s *Session) doLocked(t waits.Task) {
+	if t == 0 {
+		return
+	}
+	if t&waits.WakeReadLoop != 0 {
+		wait.Unpark(s.reading.readLoop.Wake())
+	}
+	if t&waits.StartReadLoop != 0 {
+		s.replaceReadLoopLocked()
+	}
+	if t&waits.StartIdleTimer != 0 {
+		s.startReadIdleLocked()
+	}
+	if t&waits.InterruptRead != 0 {
+		_ = s.conn.SetReadDeadline(longAgo)
+	}
+	if t&waits.WakeWriter != 0 {
+		wait.Unpark(s.writing.writer.Wake())
+	}
+}
+
+var longAgo = time.Unix(1, 0)
+
+// wakeWriterLocked wakes the writer to write queued frames, or to end the session.
+func (s *Session) wakeWriterLocked() { s.doLocked(s.roles.CallWriter(s.writing.lost)) }
+
+// performLocked does what life says.
+func (s *Session) performLocked(do lifecycle.Task) {
+	if do == 0 {
+		return
+	}
+	if do&lifecycle.RefuseOwn != 0 {
+		close(s.done)
+		var after callbacks
+		for s.writing.held.first != nil {
+			s.writing.held.first.abortLocked(link.Unprocessed{Err: s.life.Refusal(), Unsent: true}, false, &after)
 		}
+		after.run() // wakes the callers, which have set no callbacks yet
 	}
-	if st.held {
-		return nil, st.reason
+	if do&lifecycle.Announce != 0 {
+		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
+		s.drain.ping = s.appendPingLocked()
 	}
-	s.wakeWriterLocked() // not flush: the first message usually follows, and goes out with it
-	st.waiter = nil
-	return st, nil
+	if do&lifecycle.RefusePeer != 0 {
+		close(s.drained)
+		s.writing.control = wire.AppendDrain(s.writing.control, s.last)
+	}
+	if do&lifecycle.Ping != 0 {
+		s.appendPingLocked()
+	}
+	switch {
+	case s.life.Reason() != nil:
+	case do&lifecycle.Finish != 0:
+		reason := fmt.Errorf("%s: %w", s.opts.Name, s.life.Leaving())
+		s.terminating.Go(func() { s.terminate(reason, wire.ByeDone, false) })
+	case do&lifecycle.Expire != 0:
+		s.terminating.Go(func() { s.terminate(lifecycle.ErrOld, wire.ByeClosed, false) })
+	case do&lifecycle.Lost != 0:
+		s.terminating.Go(func() { s.fail(lifecycle.ErrDead) })
+	}
+	if do&lifecycle.Close != 0 {
+		s.writing.lost = true // the caller closes the connection, without mu: over TLS that writes
+	}
+	if do&lifecycle.SetTimer != 0 {
+		s.timer.Set(s.life.Next(), s.onTimer)
+	}
+	if do&^lifecycle.SetTimer != 0 && s.life.State() != lifecycle.Opening {
+		s.wakeWriterLocked()
+	}
 }
-
-// openLocked makes st a new call of this side, whose first step is step. If the peer's limit of
-// open calls is reached, the call is held. It fails if the session makes no new calls.
-func (s *Session) openLocked(st *stream, step wire.Step, message *buffer) error {
-	o := step.Open
-	switch n := wire.HeadSize(o); {
-	case n > s.hello.Block:
-		return encoded.TooLong("request header", n, s.hello.Block)
-	case s.life.Refusal() != nil:
-		return link.Unprocessed{Err: s.life.Refusal(), Unsent: true}
-	case s.hello.Features&wire.FeatureNoCalls != 0:
-		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
-	}
-	st.caller, st.deadline = true, o.Deadline
-	s.initStreamLocked(st, 0, o.Encoding)
-	if st.held = s.hello.Calls > 0 && s.ownCalls >= s.hello.Calls; !st.held {
-		s.ownCalls++
-	}
-	st.enqueueLocked(step, message)
-	return nil
-}
-
-// Done implements [link.Session].
-func (s *Session) Done() <-chan struct{} { return s.done }
-
-// Ended implements [link.Session].
-func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
-
-// Gone returns a channel that is closed when the connection is closed and no goroutine
-// of the session runs any more.
-func (s *Session) Gone() <-chan struct{} { return s.gone }
-
-// Outcome reports why no new calls are made. It also reports whether the peer has sent a
-// frame of an open call, made by either side.
-func (s *Session) Outcome() (answered bool, reason error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.answered, s.life.Refusal()
-}
-
-// Peer implements [link.Session].
-func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 
 // callbacks are calls to make after mu is released.
 type callbacks struct {
@@ -359,20 +321,3 @@ func (c *callbacks) run() {
 type buffer = encoded.Buffer
 
 func newBuffer(n int) *buffer { return encoded.NewBuffer(n) }
-
-// Begin begins a session over conn as a client, and returns it once the server has sent its HELLO. If
-// it fails, conn is closed. accept returns the acceptor of the server's calls, or nil for none; it may
-// be nil, too.
-func Begin(ctx context.Context, conn Conn, o Options, accept func(link.Session) link.Acceptor) (*Session, error) {
-	s := New(conn, o)
-	var acceptor link.Acceptor
-	if accept != nil {
-		acceptor = accept(s)
-	}
-	s.Start(acceptor)
-	if err := s.Meet(ctx); err != nil {
-		_ = s.Close(err)
-		return nil, err
-	}
-	return s, nil
-}

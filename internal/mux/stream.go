@@ -1,14 +1,11 @@
 package mux
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
-	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/message"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -68,6 +65,55 @@ type outgoing struct {
 	run     run // if it is set, the step is zero
 }
 
+// A run is a queue of plain frames, which their senders have encoded without the lock. It is
+// written as a whole if there is credit for it.
+//
+// Invariant: the peer has granted the stream's credit for all of a run. A message for which there
+// is no credit yet waits as a step, which can be written in pieces.
+type run struct {
+	frames *buffer // nil if there is no run
+	at     int     // the offset of the first frame that was not written
+	cost   int     // the credit that the rest takes
+	count  int     // messages in the rest
+}
+
+// maxRun bounds the frames of a run, in bytes. A sender that has queued enoughToWrite bytes
+// writes them itself, if the writer is not writing.
+const (
+	maxRun        = 32 << 10
+	enoughToWrite = 3 << 10
+)
+
+// An inbox holds the frames of a call that have arrived and were not received yet. Guarded by the
+// session's mu.
+type inbox struct {
+	encoded.Inbox[extra]
+	flow     waits.Receiver
+	unread   int  // see windowsUnread
+	unary    bool // this side has made the call and expects one message
+	receiver wait.Cond
+}
+
+type item = encoded.Item[extra]
+
+// An extra is additional state of a message in the inbox.
+type extra struct {
+	place  *place  // where the whole message is; nil if it came through the connection
+	behind *buffer // packed messages that follow this one and precede half-close and end; nil if there are none
+	counts bool    // the message is counted in unread
+}
+
+// An unpacked holds the packed messages that a receiver has taken from its inbox. It belongs to
+// the receiver.
+type unpacked struct {
+	pack     *buffer // packed messages; nil if there are none
+	at       int     // where in pack the next message begins
+	encoding string  // the compressor of the messages that are compressed
+	ends     bool    // the item in front of them still has a half-close or the end
+	spent    int     // credit of messages that were received, not yet returned
+	due      int     // spent is returned when it reaches this amount
+}
+
 // initStreamLocked initializes st and adds it to the live streams.
 func (s *Session) initStreamLocked(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.flow.Credit, st.answers = s, id, s.hello.Stream, true
@@ -109,6 +155,29 @@ func (st *stream) enqueueLocked(step wire.Step, message *buffer) {
 	st.scheduleLocked()
 }
 
+// enqueuePlainLocked queues a plain frame.
+func (st *stream) enqueuePlainLocked(b []byte, cost int) {
+	n := len(st.out)
+	if n == 0 || st.out[n-1].run.frames == nil || len(st.out[n-1].run.frames.B)+len(b) > maxRun {
+		if st.out == nil {
+			st.out = st.outOne[:0]
+		}
+		st.out = append(st.out, outgoing{run: run{frames: newBuffer(len(b))}})
+		n = len(st.out)
+	}
+	r := &st.out[n-1].run
+	if need := len(r.frames.B) + len(b); need > cap(r.frames.B) {
+		r.frames = r.frames.Grow(min(4*need, maxRun))
+	}
+	r.frames.B = append(r.frames.B, b...)
+	r.cost += cost
+	r.count++
+	st.flow.Queued++
+	st.flow.Backlog += cost
+	st.session.writing.backlog += cost
+	st.scheduleLocked()
+}
+
 // scheduleLocked puts the stream into a write queue if it has something to write and is in none. A
 // stream that is in writing.starved stays there until the connection has credit.
 func (st *stream) scheduleLocked() {
@@ -123,173 +192,33 @@ func (st *stream) scheduleLocked() {
 	}
 }
 
-func (st *stream) Send(f *link.Frame) error {
-	if sent := st.sendPlain(f); sent {
-		return nil
+// A writeQueue is a queue of streams. A stream is in at most one queue, and there at most once. It
+// leaves the queue as soon as it has nothing left to write. So calls that are made and cancelled
+// while the writer is blocked do not accumulate there.
+type writeQueue struct{ first, last *stream }
+
+func (q *writeQueue) push(st *stream) {
+	st.queue, st.prev = q, q.last
+	if q.last == nil {
+		q.first = st
+	} else {
+		q.last.next = st
 	}
-	s := st.session
-	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
-	if name, ok := encoded.EncodingOf(f.Header); ok { // no message is sent before the header
-		st.sends = name
-	}
-	var message *buffer
-	if f.HasMsg {
-		var err error
-		if message, err = s.encode(&step, &f.Msg, st.sends); err != nil {
-			return err
-		}
-	}
-	s.mu.Lock()
-	if err := encoded.CheckBlocks(f, s.hello.Block); err != nil {
-		var after callbacks
-		st.abortLocked(err, true, &after) // the caller learns why
-		s.unplace(&step)
-		s.flush(false)
-		after.run()
-		message.Free()
-		return err
-	}
-	for f.HasMsg && st.sendErr == nil {
-		if st.flow.Lacks() {
-			_ = s.await(context.Background(), st, &st.sender)
-		} else if st.flow.Full(st.session.writing.backlog) {
-			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has made room
-		} else {
-			break
-		}
-	}
-	if err := st.sendErr; err != nil {
-		s.unplace(&step)
-		if f.End != nil { // no message will be received any more
-			st.in.dropPlacesLocked()
-		}
-		s.flush(false)
-		message.Free()
-		return err
-	}
-	large := st.waiter == nil && st.yielding.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
-	if !step.Done() {
-		st.enqueueLocked(step, message)
-	}
-	if f.HasMsg {
-		st.number = st.id
-	}
-	var after callbacks
-	if f.End != nil {
-		st.ended = true
-		st.in.dropPlacesLocked()
-		st.endBothLocked(link.ErrEnded, &after)
-	}
-	switch {
-	case f.More:
-		s.mu.Unlock()
-	case st.answers || !f.HasMsg || f.End != nil || f.EndSend:
-		st.answers = false
-		s.flush(true)
-	default:
-		s.wakeWriterLocked() // another message is likely to follow, and can be written together with this one
-		s.mu.Unlock()
-	}
-	after.run()
-	if large {
-		giveWay()
-	}
-	return nil
+	q.last = st
 }
 
-// endBothLocked ends sending at once. Receiving ends after everything that has arrived was
-// received.
-func (st *stream) endBothLocked(why error, after *callbacks) {
-	if st.sendErr == nil {
-		st.sendErr = why
+func (q *writeQueue) remove(st *stream) {
+	if st.prev == nil {
+		q.first = st.next
+	} else {
+		st.prev.next = st.next
 	}
-	st.in.Close(why)
-	if len(st.out) == 0 {
-		st.unregisterLocked()
+	if st.next == nil {
+		q.last = st.prev
+	} else {
+		st.next.prev = st.prev
 	}
-	after.unpark(st.session.wakeLocked(&st.sender))
-	after.unpark(st.session.wakeLocked(&st.in.receiver))
-}
-
-// unregisterLocked removes the stream from the session, so that nothing more arrives for it.
-func (st *stream) unregisterLocked() {
-	s := st.session
-	if st.id != 0 && s.streams[st.id] == st {
-		delete(s.streams, st.id)
-		if !st.caller {
-			s.calls--
-			s.checkWrittenLocked()
-		}
-	}
-	if _, live := s.live[st]; !live {
-		return
-	}
-	delete(s.live, st)
-	st.removeUnreadLocked(st.in.unread)
-	if st.caller {
-		if st.id == 0 {
-			s.numberedLocked()
-		}
-		if !st.held {
-			s.releaseCallLocked()
-		}
-	}
-	s.performLocked(s.life.CallEnds()) // after the last call the writer writes BYE, if it is due
-}
-
-func (st *stream) Abort(reason error) {
-	var after callbacks
-	s := st.session
-	s.mu.Lock()
-	st.abortLocked(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
-	s.flush(false)
-	after.run()
-}
-
-// Abandoned implements [wait.Abandoned], for a task that waits for the peer.
-func (st *stream) Abandoned() { st.Abort(context.Canceled) }
-
-// abortLocked ends the call for reason, if it has not ended. If tell is set, the peer gets a RESET.
-func (st *stream) abortLocked(reason error, tell bool, after *callbacks) {
-	if st.ended || st.reason != nil {
-		return
-	}
-	st.reason = reason
-	known := st.id != 0 && st.session.streams[st.id] == st
-	st.dropQueuedLocked()
-	if tell && known {
-		code, text := encoded.ResetOf(reason)
-		st.session.writing.control = wire.AppendReset(st.session.writing.control, st.id, code, text)
-	}
-	st.unregisterLocked()
-	st.in.DropPartial()
-	f := st.onAbort
-	switch {
-	case f == nil:
-		st.endBothLocked(reason, after)
-	case st.caller:
-		st.endBothLocked(reason, after)
-		after.last = append(after.last, func() { f(reason) })
-	default:
-		after.first = append(after.first, func() {
-			f(reason)
-			var after callbacks
-			st.session.mu.Lock()
-			st.endBothLocked(reason, &after)
-			st.session.mu.Unlock()
-			after.run()
-		})
-	}
-}
-
-// abortUnreadLocked ends a call that the peer no longer reads. Unlike abort it also drops an END
-// that was not written yet.
-func (st *stream) abortUnreadLocked(reason error, after *callbacks) {
-	st.abortLocked(reason, false, after)
-	if st.ended {
-		st.dropQueuedLocked()
-		st.unregisterLocked()
-	}
+	st.queue, st.prev, st.next = nil, nil, nil
 }
 
 // dropQueuedLocked drops all queued steps.
@@ -305,19 +234,6 @@ func (st *stream) dropQueuedLocked() {
 		st.queue.remove(st)
 	}
 }
-
-func (st *stream) OnAbort(f func(error)) {
-	s := st.session
-	s.mu.Lock()
-	st.onAbort = f
-	reason := st.reason
-	s.mu.Unlock()
-	if reason != nil {
-		f(reason)
-	}
-}
-
-func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
 
 // Reuse of streams.
 //
@@ -358,59 +274,56 @@ func (st *stream) dropWrittenLocked() {
 	}
 }
 
-// encode makes m the message of step: serialized, and compressed with the compressor called name.
-// Empty messages are not compressed. It returns the buffer with the bytes, or nil if they are in
-// a place that the peer can read. The error is a *message.SendError.
-func (s *Session) encode(step *wire.Step, m *message.Message, name string) (*buffer, error) {
-	step.HasMessage = true
-	name = message.Compressor(name)
-	if b := encoded.Ready(m, name); b != nil {
-		step.Message, step.Compressed = b.B, true
-		return b, nil
+// Unread messages.
+//
+// A stream that is not read stops at its own window and does not block other streams,
+// because the connection's credit is returned as bytes arrive. To bound the memory for
+// many such streams, the connection's credit is returned only while fewer than
+// windowsUnread windows are unread on all streams together.
+//
+// Invariants:
+//   - inbox.unread is the credit of the stream's unread messages, without a message that a
+//     receiver waits for. Session.unread is its sum over all live streams.
+//   - Credit is withheld only while at least windowsUnread windows are unread. A message no longer
+//     counts once it is received or its stream has ended, and then its credit is returned. A
+//     message that a receiver waits for does not count, because it alone may be larger than the
+//     bound.
+
+// windowsUnread limits the unread bytes of a connection, counted in windows of a stream.
+const windowsUnread = 256
+
+// returnConnCreditLocked returns the connection's credit once enough has accumulated for a CREDIT
+// frame, and while not too many bytes are unread.
+func (s *Session) returnConnCreditLocked() {
+	if s.taken >= s.opts.Config.ConnWindow/4 && s.unread/windowsUnread < s.opts.Config.StreamWindow {
+		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
+		s.connIn += s.taken
+		s.taken = 0
 	}
-	if b := encoded.Small(m); b != nil {
-		return pack(step, b, name)
-	}
-	sized, err := m.Sized()
-	if err != nil {
-		return nil, err
-	}
-	defer sized.Free()
-	n := sized.Bound()
-	places := s.placer != nil && name == ""
-	if places && n >= minPlaced {
-		if data := sized.Data(); len(data) == 1 {
-			if step.Place, step.Placed = s.placer.PlaceOf(data[0].ReadOnlyData()); step.Placed {
-				step.Size = n
-				return nil, nil
-			}
-		}
-		if b, err := s.encodeInPlace(step, &sized); b != nil || err != nil || step.Placed {
-			return b, err
-		}
-	}
-	b := newBuffer(n)
-	if b.B, err = sized.Append(b.B); err != nil {
-		return nil, err
-	}
-	if places && n == 0 && len(b.B) >= minPlaced { // the size was not known before encoding
-		whole := message.EncodedBytes(b.B)
-		if _, _ = s.encodeInPlace(step, &whole); step.Placed {
-			b.Free()
-			return nil, nil
-		}
-	}
-	return pack(step, b, name)
 }
 
-// pack makes b the message of step, compressed with the compressor called name. It takes
-// ownership of b, and returns the buffer with the bytes.
-func pack(step *wire.Step, b *encoded.Buffer, name string) (_ *encoded.Buffer, err error) {
-	b, step.Compressed, err = encoded.Compress(b, name)
-	if err == nil {
-		step.Message = b.B
+// addUnreadLocked counts n bytes as unread.
+func (st *stream) addUnreadLocked(n int) {
+	st.in.unread += n
+	st.session.unread += n
+}
+
+// removeUnreadLocked stops counting n bytes as unread. A stream that has left the session counts
+// none.
+func (st *stream) removeUnreadLocked(n int) {
+	n = min(n, st.in.unread)
+	st.in.unread -= n
+	st.session.unread -= n
+	st.session.returnConnCreditLocked()
+}
+
+// markReceivedLocked stops counting the arrived part of a message as unread, because the message
+// was received or a receiver waits for it. It does nothing when called again.
+func (st *stream) markReceivedLocked(it *item) {
+	if it.Extra.counts {
+		it.Extra.counts = false
+		st.removeUnreadLocked(it.Size - it.Missing + wire.MessageCost)
 	}
-	return b, err
 }
 
 // yielding decides whether a stream of large messages yields to other calls of its connection. If

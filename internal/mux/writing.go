@@ -4,6 +4,7 @@ import (
 	"math"
 	"net"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/lifecycle"
@@ -106,9 +107,6 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriterLocked wakes the writer to write queued frames, or to end the session.
-func (s *Session) wakeWriterLocked() { s.doLocked(s.roles.CallWriter(s.writing.lost)) }
-
 // hasQueuedLocked reports whether anything is queued that can be written.
 func (s *Session) hasQueuedLocked() bool {
 	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil ||
@@ -161,6 +159,15 @@ func (s *Session) flush(gather bool) {
 	s.checkWrittenLocked()
 	s.doLocked(s.roles.ReleaseWriteLock(s.writing.batch.b != nil, s.writing.lost))
 	s.mu.Unlock()
+}
+
+// flushQueued writes queued frames, such as control frames and messages for which credit has
+// arrived. Called with mu held; mu is released in between.
+func (s *Session) flushQueued() {
+	if s.hasQueuedLocked() {
+		s.flush(false)
+		s.mu.Lock()
+	}
 }
 
 // othersMayWriteLocked reports whether other calls are open that may have something to write soon.
@@ -248,6 +255,16 @@ func (s *Session) onWriteError(err error) {
 	}
 	s.mu.Unlock()
 	s.fail(err)
+}
+
+// resetReadDeadlineLocked sets the deadline for the next reads: none, or lastWords from now if a
+// write has failed.
+func (s *Session) resetReadDeadlineLocked() {
+	var due time.Time
+	if s.writing.broken != nil {
+		due = time.Now().Add(lastWords)
+	}
+	_ = s.conn.SetReadDeadline(due)
 }
 
 // closeWrite closes the connection for writing after BYE, if it can be closed in one direction.
@@ -351,6 +368,81 @@ func (s *Session) writeFrameLocked(t *batch, q *writeQueue) {
 	st.dropWrittenLocked()
 }
 
+// writeRunLocked appends the run at the head of st.out to the batch: as many whole messages as the
+// connection has credit for. If the credit suffices only for a piece of the first message,
+// writeRunLocked makes this message a step and returns false.
+func (s *Session) writeRunLocked(t *batch, st *stream) bool {
+	r := &st.out[0].run
+	frames := r.frames.B[r.at:]
+	n, cost, count := len(frames), r.cost, r.count
+	if int64(cost) > s.writing.connOut {
+		n, cost, count = fitting(frames, s.writing.connOut)
+	}
+	if n == 0 && s.writing.connOut > wire.MessageCost {
+		st.unqueueFirstLocked()
+		return false
+	}
+	if n == 0 {
+		s.writing.starved.push(st)
+		return true
+	}
+	s.writing.connOut -= int64(cost)
+	st.flow.Credit -= int64(cost)
+	st.flow.Backlog -= cost
+	s.writing.backlog -= cost
+	st.flow.Queued -= count
+	t.size += n
+	switch whole := n == len(frames); {
+	case whole && s.raw != nil && n >= wire.LargePiece:
+		t.pieces = append(t.pieces, cutting{len(t.b.B), frames})
+		t.spent = append(t.spent, r.frames)
+		st.removeWrittenLocked()
+	case whole:
+		t.b.B = append(t.b.B, frames...)
+		r.frames.Free()
+		st.removeWrittenLocked()
+	default:
+		t.b.B = append(t.b.B, frames[:n]...)
+		r.at, r.cost, r.count = r.at+n, r.cost-cost, r.count-count
+	}
+	st.wakeSenderLocked()
+	s.pingLimit.Spoke()
+	st.scheduleLocked()
+	st.dropWrittenLocked()
+	return true
+}
+
+// fitting returns the length of the longest prefix of frames that consists of whole frames and for
+// which the credit suffices. It also returns how much credit that prefix takes, and how many
+// messages it has.
+func fitting(frames []byte, credit int64) (n, cost, count int) {
+	for n < len(frames) {
+		_, message, size := wire.Plain(frames[n:])
+		c := len(message) + wire.MessageCost
+		if int64(cost+c) > credit {
+			break
+		}
+		n, cost, count = n+size, cost+c, count+1
+	}
+	return n, cost, count
+}
+
+// unqueueFirstLocked takes the first message out of a run, and puts it before the run as a step.
+func (st *stream) unqueueFirstLocked() {
+	r := &st.out[0].run
+	_, message, n := wire.Plain(r.frames.B[r.at:])
+	b := newBuffer(len(message))
+	b.B = append(b.B, message...)
+	r.at, r.cost, r.count = r.at+n, r.cost-len(message)-wire.MessageCost, r.count-1
+	first := outgoing{step: wire.Step{HasMessage: true, Message: b.B}, message: b}
+	if r.count > 0 {
+		st.out = slices.Insert(st.out, 0, first)
+		return
+	}
+	r.frames.Free()
+	st.out[0] = first
+}
+
 // removeWrittenLocked removes the first outgoing, which was written.
 func (st *stream) removeWrittenLocked() {
 	st.out[0] = outgoing{}
@@ -382,33 +474,4 @@ func (s *Session) assignNumberLocked(st *stream) {
 	st.id = s.lastOwn
 	s.streams[st.id] = st
 	s.numberedLocked()
-}
-
-// A writeQueue is a queue of streams. A stream is in at most one queue, and there at most once. It
-// leaves the queue as soon as it has nothing left to write. So calls that are made and cancelled
-// while the writer is blocked do not accumulate there.
-type writeQueue struct{ first, last *stream }
-
-func (q *writeQueue) push(st *stream) {
-	st.queue, st.prev = q, q.last
-	if q.last == nil {
-		q.first = st
-	} else {
-		q.last.next = st
-	}
-	q.last = st
-}
-
-func (q *writeQueue) remove(st *stream) {
-	if st.prev == nil {
-		q.first = st.next
-	} else {
-		st.prev.next = st.next
-	}
-	if st.next == nil {
-		q.last = st.prev
-	} else {
-		st.next.prev = st.prev
-	}
-	st.queue, st.prev, st.next = nil, nil, nil
 }

@@ -1,10 +1,69 @@
 package mux
 
 import (
+	"errors"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
+
+// How the calls of the peer reach their handlers.
+
+// A newCall is a call of the peer that was not offered to the acceptor yet.
+//
+// It is offered once all input that was read is handled, and before a PONG in that input. So a call that was opened and reset in one
+// read reaches no handler: its caller spends a few bytes on it, but a handler takes a goroutine.
+type newCall struct {
+	st   *stream
+	open *link.CallHeader
+}
+
+// offerNewCalls offers the new calls to the acceptor, except those that have ended.
+func (s *Session) offerNewCalls() {
+	for i, c := range s.reading.newCalls {
+		s.reading.newCalls[i] = newCall{}
+		s.mu.Lock()
+		wanted := c.st.reason == nil
+		if wanted {
+			s.reading.accepting = c.st
+			s.inline.allowed = s.inlineTimeLocked(c.st)
+		}
+		s.mu.Unlock()
+		if wanted {
+			s.offerToAcceptor(c.st, c.open)
+		}
+	}
+	s.reading.newCalls = s.reading.newCalls[:0]
+}
+
+// errNoCalls is the error of calls to a side without an acceptor.
+var errNoCalls error = link.Unprocessed{Err: errors.New("the other side takes no calls")}
+
+// offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer gets a
+// RESET. If the session ends in the meantime, terminate leaves this call to offerToAcceptor,
+// because only HandleStream's result tells whether a handler sees it. offerToAcceptor then aborts
+// the call without a RESET: BYE tells the peer.
+func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
+	err := errNoCalls
+	if s.acceptor != nil {
+		err = s.acceptor.HandleStream(st, o)
+	}
+	refused := err != nil
+	var after callbacks
+	s.mu.Lock()
+	s.reading.accepting = nil
+	if !refused {
+		err = s.life.Reason()
+	}
+	if err != nil {
+		st.abortLocked(err, refused, &after)
+		s.flush(false)
+	} else {
+		s.mu.Unlock()
+	}
+	after.run()
+	st.Free()
+}
 
 // inlineHandlers is the state with which the read loop runs handlers itself. Waking a worker for
 // each call takes longer than most handlers run. But while a handler runs inline, no goroutine
@@ -139,11 +198,4 @@ func (s *Session) runOne(c inlineCall) time.Duration {
 	d := c.run.Run()
 	returned = true
 	return d
-}
-
-// replaceReadLoopLocked makes a new goroutine the read loop, while the old one runs a handler.
-func (s *Session) replaceReadLoopLocked() {
-	s.inline.running = nil
-	s.inline.spent = maxInline + 1
-	go s.readOn(nil)
 }
