@@ -117,6 +117,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 				}
 			}
 			s.flush(false)
+			s.mu.Unlock()
 			if woken := len(after.parkers) > 0; woken != (i == short) {
 				t.Fatalf("%d bytes of %d wake senders: %v", i+1, short, woken)
 			}

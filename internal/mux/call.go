@@ -218,11 +218,9 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		return err
 	}
 	s.flush(true)
-	s.mu.Lock()
 	for !st.in.Replied(c.MaxReply) {
 		if it := st.in.Last(); it != nil && it.Message && st.grantForMessageLocked(it) {
 			s.flush(false)
-			s.mu.Lock()
 			continue
 		}
 		if err := s.await(ctx, st, &st.in.receiver); err != nil {
@@ -278,6 +276,7 @@ func (st *stream) Send(f *link.Frame) error {
 		st.abortLocked(err, true, &after) // the caller learns why
 		s.unplace(&step)
 		s.flush(false)
+		s.mu.Unlock()
 		after.run()
 		message.Free()
 		return err
@@ -297,6 +296,7 @@ func (st *stream) Send(f *link.Frame) error {
 			st.in.dropPlacesLocked()
 		}
 		s.flush(false)
+		s.mu.Unlock()
 		message.Free()
 		return err
 	}
@@ -315,14 +315,13 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	switch {
 	case f.More:
-		s.mu.Unlock()
 	case st.answers || !f.HasMsg || f.End != nil || f.EndSend:
 		st.answers = false
 		s.flush(true)
 	default:
 		s.wakeWriterLocked() // another message is likely to follow, and can be written together with this one
-		s.mu.Unlock()
 	}
+	s.mu.Unlock()
 	after.run()
 	if large {
 		giveWay()
@@ -360,8 +359,8 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 		s.flush(false)
 	default:
 		s.wakeWriterLocked() // another message is likely to follow
-		s.mu.Unlock()
 	}
+	s.mu.Unlock()
 	return true
 }
 
@@ -444,12 +443,12 @@ func (st *stream) Recv(f *link.Frame) error {
 			refused.Data.Free()
 			refused.Extra.place.dropLocked()
 			s.flush(false)
+			s.mu.Unlock()
 			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
 			return st.receiveMessage(f)
 		case st.grantForMessageLocked(it):
 			s.flush(false)
-			s.mu.Lock()
 			continue
 		}
 		_ = s.await(context.Background(), st, &in.receiver)
@@ -462,6 +461,7 @@ func (st *stream) Abort(reason error) {
 	s.mu.Lock()
 	st.abortLocked(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
 	s.flush(false)
+	s.mu.Unlock()
 	after.run()
 }
 

@@ -107,6 +107,7 @@ func (s *Session) onTimer() {
 	do := s.life.Fire(s.calls > 0)
 	s.performLocked(do)
 	s.flush(false)
+	s.mu.Unlock()
 	s.closeIf(do)
 }
 
@@ -122,6 +123,7 @@ func (s *Session) Retire() {
 	s.mu.Lock()
 	s.performLocked(s.life.Retire())
 	s.flush(false)
+	s.mu.Unlock()
 }
 
 // Written implements [link.Session]. The channel is closed after Options.CloseTimeout at the
@@ -290,6 +292,7 @@ func (s *Session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	s.performLocked(s.life.StopAccepting())
 	s.flush(false)
+	s.mu.Unlock()
 	return s.drained
 }
 

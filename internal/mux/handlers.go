@@ -58,9 +58,8 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	if err != nil {
 		st.abortLocked(err, refused, &after)
 		s.flush(false)
-	} else {
-		s.mu.Unlock()
 	}
+	s.mu.Unlock()
 	after.run()
 	st.Free()
 }
@@ -184,7 +183,7 @@ func (s *Session) runInline() (reads bool) {
 // released in between.
 func (s *Session) writeReplies() {
 	s.roles.BatchReplies = false
-	s.flushQueued()
+	s.flush(false)
 }
 
 // runOne runs the handler of c, and returns how long that took. Called without mu.

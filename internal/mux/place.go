@@ -93,6 +93,7 @@ func (s *Session) returnPlace(at int) {
 	s.mu.Lock()
 	s.sendReturnLocked(at)
 	s.flush(false)
+	s.mu.Unlock()
 }
 
 // sendReturnLocked tells the peer that it may reuse its place.
@@ -137,6 +138,7 @@ func fetch(it *item) error {
 	s.mu.Lock()
 	p.dropLocked()
 	s.flush(false)
+	s.mu.Unlock()
 	return err
 }
 

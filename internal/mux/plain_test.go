@@ -126,6 +126,7 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 		}
 		cs.roles.WriteLock = waits.Free
 		cs.flush(false)
+		cs.mu.Unlock()
 		for range 2 * waits.MaxWaiting {
 			wants(t, callee, []byte{1})
 		}
@@ -156,6 +157,7 @@ func TestAnAbortDropsARun(t *testing.T) {
 		}
 		cs.roles.WriteLock = waits.Free
 		cs.flush(false)
+		cs.mu.Unlock()
 		synctest.Wait()
 		even(t, cs, ss)
 		empty(t, cs)

@@ -280,7 +280,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.silent.reads++
 	}
 	if len(s.inline.calls) == 0 {
-		s.flushQueued()
+		s.flush(false) // control frames, and messages for which credit has arrived
 	}
 	return err
 }

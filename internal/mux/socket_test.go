@@ -447,6 +447,7 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 			before := ss.silent.reads
 			ss.writing.control = wire.AppendPing(ss.writing.control, wire.KindPing, [8]byte{1})
 			ss.flush(false)
+			ss.mu.Unlock()
 			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.silent.reads > before }) })
 		}
 		echoes(t, cs, noise(10))

@@ -126,16 +126,14 @@ func (s *Session) feedStarvedLocked() {
 }
 
 // flush writes queued frames, or leaves them to the writer. If gather is set and other
-// goroutines may be about to queue something too, it lets them run first. Called with
-// mu held, which it releases.
+// goroutines may be about to queue something too, it lets them run first. Called with mu held; mu
+// is released in between.
 func (s *Session) flush(gather bool) {
 	if !s.hasQueuedLocked() {
-		s.mu.Unlock()
 		return
 	}
 	if do, ok := s.roles.TakeWriteLock(s.raw != nil && s.life.State() != lifecycle.Opening); !ok {
 		s.doLocked(do)
-		s.mu.Unlock()
 		return
 	}
 	if gather && s.othersMayWriteLocked() {
@@ -158,16 +156,6 @@ func (s *Session) flush(gather bool) {
 	}
 	s.checkWrittenLocked()
 	s.doLocked(s.roles.ReleaseWriteLock(s.writing.batch.b != nil, s.writing.lost))
-	s.mu.Unlock()
-}
-
-// flushQueued writes queued frames, such as control frames and messages for which credit has
-// arrived. Called with mu held; mu is released in between.
-func (s *Session) flushQueued() {
-	if s.hasQueuedLocked() {
-		s.flush(false)
-		s.mu.Lock()
-	}
 }
 
 // othersMayWriteLocked reports whether other calls are open that may have something to write soon.
