@@ -229,18 +229,18 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 			s.mu.Lock()
 		}
 	}
-	err = st.finishCall(c)
+	replies, wrong := st.in.Collect(c)
+	st.in.dropPlacesLocked()
+	st.ended = st.ended || wrong == nil
+	s.mu.Unlock()
+	err = st.finishCall(c, replies, wrong)
 	st.recycle() // the call has ended, so the session holds no reference to st
 	return err
 }
 
-// finishCall collects the result of a call whose caller can stop waiting. Called with the
-// session's mu held, which it releases.
-func (st *stream) finishCall(c *link.UnaryCall) error {
-	replies, wrong := st.in.Collect(c)
-	st.in.dropPlacesLocked()
-	st.ended = st.ended || wrong == nil
-	st.session.mu.Unlock()
+// finishCall decodes the replies that Collect has returned. If Collect has found the call wrong,
+// finishCall first aborts it.
+func (st *stream) finishCall(c *link.UnaryCall, replies []item, wrong error) error {
 	if wrong != nil {
 		st.Abort(context.Canceled)
 	}
@@ -446,7 +446,20 @@ func (st *stream) Recv(f *link.Frame) error {
 			s.mu.Unlock()
 			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
-			return st.receiveMessage(f)
+			taken := st.takeMessageLocked()
+			encoding := in.Encoding
+			large := st.waiter == nil && st.yielding.shouldYield(taken.Size, s.streamsBegun)
+			if len(s.writing.control) > 0 && taken.Extra.place == nil { // otherwise fetch flushes control
+				s.wakeWriterLocked()
+			}
+			s.mu.Unlock()
+			if err := st.receiveMessage(f, &taken, encoding); err != nil {
+				return err
+			}
+			if large {
+				giveWay()
+			}
+			return nil
 		case st.grantForMessageLocked(it):
 			s.flush(false)
 			continue

@@ -145,7 +145,7 @@ func (s *Session) inlineTimeLocked(st *stream) time.Duration {
 }
 
 // runInline runs the handlers of s.inline.calls. It reports whether the calling goroutine is still
-// the read loop. Called with mu held, which it releases if it returns false.
+// the read loop. Called with mu held; mu is released in between.
 func (s *Session) runInline() (reads bool) {
 	for ran := 0; s.inline.next < len(s.inline.calls); {
 		c := s.inline.calls[s.inline.next]
@@ -164,7 +164,6 @@ func (s *Session) runInline() (reads bool) {
 		ours := s.inline.running == c.st
 		c.st.Free()
 		if !ours {
-			s.mu.Unlock()
 			return false
 		}
 		s.inline.running = nil

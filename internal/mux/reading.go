@@ -165,6 +165,7 @@ func (s *Session) readOn(err error) {
 	s.mu.Lock()
 	for err == nil {
 		if len(s.inline.calls) > 0 && !s.runInline() {
+			s.mu.Unlock()
 			return
 		}
 		if s.readLoopRetiresLocked() {

@@ -114,19 +114,11 @@ func (st *stream) takeMessageLocked() item {
 	return it
 }
 
-// receiveMessage decodes the first message, which is complete, into f. If it can decode the
-// message, it also receives the half-close or end that follows. Called with the session's
-// mu held, which it releases.
-func (st *stream) receiveMessage(f *link.Frame) error {
-	s := st.session
-	it := st.takeMessageLocked()
-	encoding := st.in.Encoding
-	large := st.waiter == nil && st.yielding.shouldYield(it.Size, s.streamsBegun)
-	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes control
-		s.wakeWriterLocked()
-	}
-	s.mu.Unlock()
-	if err := fetch(&it); err != nil {
+// receiveMessage decodes a complete message, which takeMessageLocked has returned, into f. If it can
+// decode the message, it also receives the half-close or end that follows. The parameter encoding is
+// the compressor of a compressed message.
+func (st *stream) receiveMessage(f *link.Frame, it *item, encoding string) error {
+	if err := fetch(it); err != nil {
 		return err
 	}
 	if err := encoded.Decode(it.Data, it.Compressed, encoding, &f.Sink); err != nil {
@@ -134,12 +126,9 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	}
 	f.Got = true
 	if it.Extra.behind == nil && (it.HalfClose || it.End != nil) {
-		s.mu.Lock()
+		st.session.mu.Lock()
 		st.receiveEndLocked(f)
-		s.mu.Unlock()
-	}
-	if large {
-		giveWay()
+		st.session.mu.Unlock()
 	}
 	return nil
 }
