@@ -166,11 +166,15 @@ func (st *stream) Recv(f *link.Frame) error {
 			return err
 		case it == nil:
 		case it.Size > f.Limit: // as in gRPC, the limit applies to the compressed size, too
-			refused := st.takeMessage()
+			refused := st.takeMessageLocked()
+			st.mu.Unlock()
 			refused.Data.Free()
 			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
-			return st.receiveMessage(f)
+			encoding := in.Encoding
+			it := st.takeMessageLocked()
+			st.mu.Unlock()
+			return st.receive(f, it, encoding)
 		default:
 			in.wanted = true
 			wait.Unpark(in.pump.Wake())
@@ -180,23 +184,18 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// takeMessage removes the message from the first item, and wakes the pump if it can go on. Called
-// with mu held, which it releases.
-func (st *stream) takeMessage() encoded.Item[struct{}] {
+// takeMessageLocked removes the message from the first item, and wakes the pump if it can go on.
+func (st *stream) takeMessageLocked() encoded.Item[struct{}] {
 	it := st.in.RemoveMessage()
 	st.holdLocked(-(it.Size - it.Missing + itemCost))
 	if !st.fullLocked() {
 		wait.Unpark(st.in.pump.Wake())
 	}
-	st.mu.Unlock()
 	return it
 }
 
-// receiveMessage decodes the first message into f, and receives the end that follows it. Called
-// with mu held, which it releases.
-func (st *stream) receiveMessage(f *link.Frame) error {
-	encoding := st.in.Encoding
-	it := st.takeMessage()
+// receive decodes the message of it, in an encoding, into f, and receives the end that follows it.
+func (st *stream) receive(f *link.Frame, it encoded.Item[struct{}], encoding string) error {
 	if err := encoded.Decode(it.Data, it.Compressed, encoding, &f.Sink); err != nil {
 		return err
 	}

@@ -238,12 +238,6 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	for !st.in.Replied(c.MaxReply) {
 		st.awaitLocked()
 	}
-	return st.finishCall(c)
-}
-
-// finishCall collects the result of a call whose caller can stop waiting. Called with mu held,
-// which it releases.
-func (st *stream) finishCall(c *link.UnaryCall) error {
 	replies, wrong := st.in.Collect(c)
 	st.ended = wrong == nil
 	st.mu.Unlock()

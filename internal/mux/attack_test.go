@@ -116,7 +116,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.flush(false)
+			s.flushLocked(false)
 			s.mu.Unlock()
 			if woken := len(after.parkers) > 0; woken != (i == short) {
 				t.Fatalf("%d bytes of %d wake senders: %v", i+1, short, woken)

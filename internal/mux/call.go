@@ -162,7 +162,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 		return nil, err
 	}
 	for st.held && st.reason == nil {
-		if err := s.sleep(ctx, st, &st.sender); err != nil {
+		if err := s.sleepLocked(ctx, st, &st.sender); err != nil {
 			var after callbacks // stays empty: the stream has no other user
 			st.abortLocked(link.ContextEnd(err), false, &after)
 		}
@@ -217,13 +217,13 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		message.Free()
 		return err
 	}
-	s.flush(true)
+	s.flushLocked(true)
 	for !st.in.Replied(c.MaxReply) {
 		if it := st.in.Last(); it != nil && it.Message && st.grantForMessageLocked(it) {
-			s.flush(false)
+			s.flushLocked(false)
 			continue
 		}
-		if err := s.await(ctx, st, &st.in.receiver); err != nil {
+		if err := s.awaitLocked(ctx, st, &st.in.receiver); err != nil {
 			s.mu.Unlock()
 			st.Abort(link.ContextEnd(err))
 			s.mu.Lock()
@@ -275,7 +275,7 @@ func (st *stream) Send(f *link.Frame) error {
 		var after callbacks
 		st.abortLocked(err, true, &after) // the caller learns why
 		s.unplace(&step)
-		s.flush(false)
+		s.flushLocked(false)
 		s.mu.Unlock()
 		after.run()
 		message.Free()
@@ -283,9 +283,9 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	for f.HasMsg && st.sendErr == nil {
 		if st.flow.Lacks() {
-			_ = s.await(context.Background(), st, &st.sender)
+			_ = s.awaitLocked(context.Background(), st, &st.sender)
 		} else if st.flow.Full(st.session.writing.backlog) {
-			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has made room
+			_ = s.sleepLocked(context.Background(), st, &st.sender) // until the writer has made room
 		} else {
 			break
 		}
@@ -295,7 +295,7 @@ func (st *stream) Send(f *link.Frame) error {
 		if f.End != nil { // no message will be received any more
 			st.in.dropPlacesLocked()
 		}
-		s.flush(false)
+		s.flushLocked(false)
 		s.mu.Unlock()
 		message.Free()
 		return err
@@ -317,7 +317,7 @@ func (st *stream) Send(f *link.Frame) error {
 	case f.More:
 	case st.answers || !f.HasMsg || f.End != nil || f.EndSend:
 		st.answers = false
-		s.flush(true)
+		s.flushLocked(true)
 	default:
 		s.wakeWriterLocked() // another message is likely to follow, and can be written together with this one
 	}
@@ -354,9 +354,9 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 	switch {
 	case st.answers:
 		st.answers = false
-		s.flush(true)
+		s.flushLocked(true)
 	case st.flow.Backlog >= enoughToWrite:
-		s.flush(false)
+		s.flushLocked(false)
 	default:
 		s.wakeWriterLocked() // another message is likely to follow
 	}
@@ -442,7 +442,7 @@ func (st *stream) Recv(f *link.Frame) error {
 			refused := st.takeMessageLocked()
 			refused.Data.Free()
 			refused.Extra.place.dropLocked()
-			s.flush(false)
+			s.flushLocked(false)
 			s.mu.Unlock()
 			return &message.RecvError{Size: refused.Size, Limit: f.Limit}
 		case it.Missing == 0:
@@ -461,10 +461,10 @@ func (st *stream) Recv(f *link.Frame) error {
 			}
 			return nil
 		case st.grantForMessageLocked(it):
-			s.flush(false)
+			s.flushLocked(false)
 			continue
 		}
-		_ = s.await(context.Background(), st, &in.receiver)
+		_ = s.awaitLocked(context.Background(), st, &in.receiver)
 	}
 }
 
@@ -473,7 +473,7 @@ func (st *stream) Abort(reason error) {
 	s := st.session
 	s.mu.Lock()
 	st.abortLocked(reason, s.life.Reason() == nil, &after) // once the session has ended, BYE tells the peer
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 	after.run()
 }

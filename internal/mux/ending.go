@@ -106,7 +106,7 @@ func (s *Session) onTimer() {
 	s.timer.Fired()
 	do := s.life.Fire(s.calls > 0)
 	s.performLocked(do)
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 	s.closeIf(do)
 }
@@ -122,7 +122,7 @@ func (s *Session) closeIf(do lifecycle.Task) {
 func (s *Session) Retire() {
 	s.mu.Lock()
 	s.performLocked(s.life.Retire())
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 }
 
@@ -291,7 +291,7 @@ type drain struct {
 func (s *Session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	s.performLocked(s.life.StopAccepting())
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 	return s.drained
 }

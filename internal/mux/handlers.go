@@ -57,7 +57,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	}
 	if err != nil {
 		st.abortLocked(err, refused, &after)
-		s.flush(false)
+		s.flushLocked(false)
 	}
 	s.mu.Unlock()
 	after.run()
@@ -144,9 +144,9 @@ func (s *Session) inlineTimeLocked(st *stream) time.Duration {
 	return min(maxInlineAmongMany, maxInline-s.inline.expected)
 }
 
-// runInline runs the handlers of s.inline.calls. It reports whether the calling goroutine is still
-// the read loop. Called with mu held; mu is released in between.
-func (s *Session) runInline() (reads bool) {
+// runInlineLocked runs the handlers of s.inline.calls. It reports whether the calling goroutine is still
+// the read loop. mu is released in between.
+func (s *Session) runInlineLocked() (reads bool) {
 	for ran := 0; s.inline.next < len(s.inline.calls); {
 		c := s.inline.calls[s.inline.next]
 		s.inline.calls[s.inline.next] = inlineCall{}
@@ -170,19 +170,19 @@ func (s *Session) runInline() (reads bool) {
 		s.roles.Returned()
 		s.inline.spent += spent
 		if ran++; ran%maxBatched == 0 {
-			s.writeReplies()
+			s.writeRepliesLocked()
 		}
 	}
 	s.inline.calls, s.inline.next, s.inline.expected, s.inline.spent = s.inline.calls[:0], 0, 0, 0
-	s.writeReplies()
+	s.writeRepliesLocked()
 	return true
 }
 
-// writeReplies stops holding back replies, and writes them. Called with mu held; mu is
+// writeRepliesLocked stops holding back replies, and writes them. mu is
 // released in between.
-func (s *Session) writeReplies() {
+func (s *Session) writeRepliesLocked() {
 	s.roles.BatchReplies = false
-	s.flush(false)
+	s.flushLocked(false)
 }
 
 // runOne runs the handler of c, and returns how long that took. Called without mu.

@@ -92,7 +92,7 @@ func (s *Session) returnPlace(at int) {
 	s.placer.Release(at)
 	s.mu.Lock()
 	s.sendReturnLocked(at)
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 }
 
@@ -137,7 +137,7 @@ func fetch(it *item) error {
 	it.Data, it.Extra.place = b, nil
 	s.mu.Lock()
 	p.dropLocked()
-	s.flush(false)
+	s.flushLocked(false)
 	s.mu.Unlock()
 	return err
 }

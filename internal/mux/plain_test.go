@@ -125,7 +125,7 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 			t.Errorf("%d messages were sent, %d wait, in %d", sent, caller.flow.Queued, len(caller.out))
 		}
 		cs.roles.WriteLock = waits.Free
-		cs.flush(false)
+		cs.flushLocked(false)
 		cs.mu.Unlock()
 		for range 2 * waits.MaxWaiting {
 			wants(t, callee, []byte{1})
@@ -156,7 +156,7 @@ func TestAnAbortDropsARun(t *testing.T) {
 			t.Errorf("%d messages wait, of %d and %d bytes", caller.flow.Queued, caller.flow.Backlog, cs.writing.backlog)
 		}
 		cs.roles.WriteLock = waits.Free
-		cs.flush(false)
+		cs.flushLocked(false)
 		cs.mu.Unlock()
 		synctest.Wait()
 		even(t, cs, ss)

@@ -58,18 +58,18 @@ const (
 	idleTime = 5 * time.Millisecond
 )
 
-// await waits until another goroutine wakes spot. It returns ctx's error once ctx is done.
-// Wake-ups may be spurious, so the caller checks its condition again. spot belongs to st. Called
-// with mu held; mu is released while it waits.
-func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error {
+// awaitLocked waits until another goroutine wakes spot. It returns ctx's error once ctx is done.
+// Wake-ups may be spurious, so the caller checks its condition again. spot belongs to st. mu is
+// released while it waits.
+func (s *Session) awaitLocked(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if st.caller && st.waiter == nil && s.raw != nil && s.roles.CallerMayRead() {
-		return s.readAsCaller(ctx, spot)
+		return s.readAsCallerLocked(ctx, spot)
 	}
-	return s.sleep(ctx, st, spot)
+	return s.sleepLocked(ctx, st, spot)
 }
 
-// sleep is await for a goroutine that must not read.
-func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
+// sleepLocked is awaitLocked for a goroutine that must not read.
+func (s *Session) sleepLocked(ctx context.Context, st *stream, spot *wait.Cond) error {
 	w := st.waiter
 	if w == nil {
 		w = &s.parkers
@@ -87,9 +87,9 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// readAsCaller reads for all calls until spot is woken or ctx is done. Called with mu held; mu
-// is released while it reads.
-func (s *Session) readAsCaller(ctx context.Context, spot *wait.Cond) (err error) {
+// readAsCallerLocked reads for all calls until spot is woken or ctx is done. mu is
+// released while it reads.
+func (s *Session) readAsCallerLocked(ctx context.Context, spot *wait.Cond) (err error) {
 	s.roles.ReadAsCaller()
 	s.reading.caller = spot
 	s.reading.term++
@@ -101,7 +101,7 @@ func (s *Session) readAsCaller(ctx context.Context, spot *wait.Cond) (err error)
 		if err != nil {
 			break
 		}
-		s.reading.readErr = s.receive(ctx)
+		s.reading.readErr = s.receiveLocked(ctx)
 	}
 	s.reading.caller = nil
 	s.doLocked(s.roles.Leave(s.reading.readErr != nil))
@@ -164,7 +164,7 @@ func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
 	s.mu.Lock()
 	for err == nil {
-		if len(s.inline.calls) > 0 && !s.runInline() {
+		if len(s.inline.calls) > 0 && !s.runInlineLocked() {
 			s.mu.Unlock()
 			return
 		}
@@ -176,7 +176,7 @@ func (s *Session) readOn(err error) {
 				break
 			}
 		}
-		err = s.receive(context.Background())
+		err = s.receiveLocked(context.Background())
 	}
 	for _, c := range s.inline.calls[s.inline.next:] {
 		go c.run.Run()
@@ -210,9 +210,9 @@ func (s *Session) readLoopRetiresLocked() bool {
 	return ok
 }
 
-// receive waits for input and handles it. If a caller reads, receive returns early once
-// another goroutine wakes it. Called with mu held; mu is released in between.
-func (s *Session) receive(ctx context.Context) error {
+// receiveLocked waits for input and handles it. If a caller reads, it returns early once
+// another goroutine wakes it. mu is released in between.
+func (s *Session) receiveLocked(ctx context.Context) error {
 	if s.roles.Waiting > 1 {
 		s.roles.Crowd = waits.CrowdLasts
 	}
@@ -220,7 +220,7 @@ func (s *Session) receive(ctx context.Context) error {
 	parks := false // the spin budget is spent, so park at once
 	if s.raw != nil && !s.opts.Config.NoSpinning && s.readsForFewLocked() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
-			if got, err := s.spin(ctx, asCaller); got || err != nil {
+			if got, err := s.spinLocked(ctx, asCaller); got || err != nil {
 				return err
 			}
 		}
@@ -281,7 +281,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.silent.reads++
 	}
 	if len(s.inline.calls) == 0 {
-		s.flush(false) // control frames, and messages for which credit has arrived
+		s.flushLocked(false) // control frames, and messages for which credit has arrived
 	}
 	return err
 }
@@ -365,9 +365,9 @@ func startSpinning() bool {
 	return false
 }
 
-// spin polls the connection for up to maxSpin, or until the caller is woken, and handles what it
-// reads. It reports whether there was input. Called with mu held; mu is released in between.
-func (s *Session) spin(ctx context.Context, asCaller bool) (got bool, err error) {
+// spinLocked polls the connection for up to maxSpin, or until the caller is woken, and handles what it
+// reads. It reports whether there was input. mu is released in between.
+func (s *Session) spinLocked(ctx context.Context, asCaller bool) (got bool, err error) {
 	s.mu.Unlock()
 	begun := time.Now()
 	now := begun

@@ -446,7 +446,7 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 			ss.mu.Lock()
 			before := ss.silent.reads
 			ss.writing.control = wire.AppendPing(ss.writing.control, wire.KindPing, [8]byte{1})
-			ss.flush(false)
+			ss.flushLocked(false)
 			ss.mu.Unlock()
 			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.silent.reads > before }) })
 		}

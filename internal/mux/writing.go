@@ -125,10 +125,10 @@ func (s *Session) feedStarvedLocked() {
 	}
 }
 
-// flush writes queued frames, or leaves them to the writer. If gather is set and other
-// goroutines may be about to queue something too, it lets them run first. Called with mu held; mu
-// is released in between.
-func (s *Session) flush(gather bool) {
+// flushLocked writes queued frames, or leaves them to the writer. If gather is set and other
+// goroutines may be about to queue something too, it lets them run first. mu is
+// released in between.
+func (s *Session) flushLocked(gather bool) {
 	if !s.hasQueuedLocked() {
 		return
 	}
