@@ -54,7 +54,7 @@ func (r decodeMode) bytes(x []byte) []byte {
 	if r.keeps(x) {
 		return x[:len(x):len(x)]
 	}
-	return append([]byte{}, x...)
+	return clone(x)
 }
 
 // string returns x, or a copy of it, as a string for a field.

@@ -113,7 +113,7 @@ func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 		}
 		return o.sizeBytes(len(s)), nil
 	case opPresenceBytes:
-		b := append([]byte{}, *v.bytes()...)
+		b := clone(*v.bytes())
 		*v.bytes() = b
 		return o.sizeBytes(len(b)), nil
 	case opMessage:

@@ -211,12 +211,12 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			bound += o.sizeBytes(len(v))
 		case opBytes:
 			if v := *s.bytes(); len(v) > 0 {
-				*d.bytes() = append([]byte{}, v...)
+				*d.bytes() = clone(v)
 				bound += o.sizeBytes(len(v))
 			}
 		case opPresenceBytes:
 			v := *s.bytes()
-			*d.bytes() = append([]byte{}, v...)
+			*d.bytes() = clone(v)
 			bound += o.sizeBytes(len(v))
 		case opStrings:
 			if v := *s.stringSlice(); len(v) > 0 {
@@ -232,7 +232,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if v := *s.bytesSlice(); len(v) > 0 {
 				list := make([][]byte, len(v))
 				for i, e := range v {
-					list[i] = append([]byte{}, e...)
+					list[i] = clone(e)
 					bound += o.sizeBytes(len(e))
 				}
 				*d.bytesSlice() = list

@@ -243,7 +243,7 @@ func (o ofBytes) Decode(data message.Data, v any) (kept bool, err error) {
 	}
 	b, keeps := data.Bytes, o.keepsReferences
 	if keeps && !data.Stay {
-		b = append([]byte{}, b...)
+		b = clone(b)
 	}
 	return keeps && data.Stay, o.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v)
 }

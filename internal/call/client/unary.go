@@ -28,48 +28,58 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	if ci.through != nil {
 		return ci.through.Invoke(ctx, method, req, reply, opts...)
 	}
-	defer ci.committed()
+	return c.invokePrepared(&ci, req, reply)
+}
+
+// invokePrepared makes a call for which prepareCall has set ci. It has one defer, because a second one
+// in a function with so many returns would make both slow: the compiler no longer puts them inline.
+func (c *Client) invokePrepared(ci *callInfo, req, reply any) error {
+	defer ci.end()
 	var a attempt
-	if err := c.beginAttempt(ci.ctx, &a, &ci); err != nil {
+	err := c.beginAttempt(ci.ctx, &a, ci)
+	if err != nil {
 		ci.onFinished(err)
 		return err
 	}
 	var u *link.UnaryCall
-	if err = a.pickSession(c, &ci); err == nil {
+	if err = a.pickSession(c, ci); err == nil {
 		if a.peer = a.session.Peer(); !a.peer.OneShot {
-			return c.invokeStream(&ci, a, failure{}, req, reply)
+			return c.invokeStream(ci, a, failure{}, req, reply)
 		}
 		u = newCall(a.peer)
-		err = c.fillHeader(&u.CallHeader, &a, &ci)
+		err = c.fillHeader(&u.CallHeader, &a, ci)
 	}
 	if err != nil {
-		return c.invokeStream(&ci, a, failure{reason: err}, req, reply)
+		return c.invokeStream(ci, a, failure{reason: err}, req, reply)
 	}
-	defer func() {
-		if ci.given != nil {
-			ci.given.Free()
-		}
-	}()
-	err = c.invokeOnce(&a, &ci, u, req, reply)
+	err = c.invokeOnce(&a, ci, u, req, reply)
 	if err == link.ErrNoCall {
 		a.header = &u.CallHeader
-		return c.invokeStream(&ci, a, failure{}, req, reply)
+		return c.invokeStream(ci, a, failure{}, req, reply)
 	}
 	if err != nil || u.Status != nil {
 		if why := ci.unaryFailure(u, req, err); why.failed() {
 			if !isUnprocessed(err) {
 				a.header = &u.CallHeader
 			}
-			return c.invokeStream(&ci, a, why, req, reply)
+			return c.invokeStream(ci, a, why, req, reply)
 		}
 	}
-	err = c.finishUnary(&ci, &a, u, reply, err)
+	err = c.finishUnary(ci, &a, u, reply, err)
 	if ci.reports {
 		ci.fillOptions(a.peer, u.Header, u.Trailer)
 		ci.onFinished(err)
 	}
 	freeCall(u, a.peer)
 	return err
+}
+
+// end frees what a unary call has held, and commits it.
+func (ci *callInfo) end() {
+	if ci.given != nil {
+		ci.given.Free()
+	}
+	ci.committed()
 }
 
 // invokeOnce makes the call with Session.Invoke and returns its error. It sets ci.given if it
