@@ -315,7 +315,8 @@ type Caps struct {
 	// event loop: see [Invoke] and [NewStream].
 	Blocks bool
 
-	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
+	// OneShot says that Session.Invoke is supported, though it may return ErrNoCall. Otherwise it always
+	// does.
 	OneShot bool
 
 	// NewCall returns a new call for Session.Invoke. It may be nil: then the session takes any

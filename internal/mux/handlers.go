@@ -144,8 +144,8 @@ func (s *Session) inlineTimeLocked(st *stream) time.Duration {
 	return min(maxInlineAmongMany, maxInline-s.inline.expected)
 }
 
-// runInlineLocked runs the handlers of s.inline.calls. It reports whether the calling goroutine is still
-// the read loop. mu is released in between.
+// runInlineLocked runs the handlers of s.inline.calls. It reports whether the calling goroutine is
+// still the read loop. mu is released in between.
 func (s *Session) runInlineLocked() (reads bool) {
 	for ran := 0; s.inline.next < len(s.inline.calls); {
 		c := s.inline.calls[s.inline.next]

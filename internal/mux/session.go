@@ -206,7 +206,8 @@ func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
 // wakeLocked wakes the goroutine that waits for the peer at spot, if any, whether it reads or is
 // parked. If it is parked, wakeLocked returns its Parker, for the caller to unpark. Only wakeLocked
-// may wake goroutines that wait in awaitLocked or sleepLocked: one of them might read, and roles counts the others.
+// may wake goroutines that wait in awaitLocked or sleepLocked: one of them might read, and roles
+// counts the others.
 func (s *Session) wakeLocked(spot *wait.Cond) wait.Parker {
 	if s.reading.caller == spot {
 		s.doLocked(s.roles.StopCaller())

@@ -125,7 +125,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 
 // Outside runs f, which may block its goroutine, and returns f's error. If the caller is a task, f
 // runs on another goroutine and w waits for it, so that the task does not block its loop. A panic of
-// f continues in the task, which may recover it. After Goexit in f, Outside returns an error.
+// f continues in the task, which may recover it; if the task was abandoned, nobody sees it. After Goexit in f, Outside returns an error.
 func Outside(w Waiter, f func() error) error {
 	if l, ok := w.(interface{ Inside() bool }); w == nil || ok && !l.Inside() {
 		return f()

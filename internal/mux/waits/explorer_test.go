@@ -309,7 +309,7 @@ func (x *explorer) collect(s *side, i int) (b batch) {
 	return b
 }
 
-// flush is Session.flush. after is what g does next.
+// flush is Session.flushLocked. after is what g does next.
 func (x *explorer) flush(s *side, i int, g *goroutine, after phase) {
 	g.phase = after
 	if !x.hasQueued(s, i) {
@@ -331,7 +331,7 @@ func (x *explorer) writeOn(s *side, i int, g *goroutine, after phase) {
 	s.do(s.roles.ReleaseWriteLock(false, s.ended))
 }
 
-// await is Session.await, or sleep if g must not read.
+// await is Session.awaitLocked, or sleepLocked if g must not read.
 func (x *explorer) await(s *side, i int, g *goroutine, cond int8, mayRead bool) {
 	g.waits = cond
 	if mayRead && x.bare && i == up && s.roles.CallerMayRead() {
@@ -483,7 +483,7 @@ func (x *explorer) turn(s *side, i int, g *goroutine) {
 	g.phase = spins
 }
 
-// runInline is Session.runInline.
+// runInline is Session.runInlineLocked.
 func (x *explorer) runInline(s *side, i int, g *goroutine) {
 	for s.handlers[0] != 0 {
 		k := s.handlers[0]

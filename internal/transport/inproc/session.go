@@ -162,10 +162,12 @@ func (s *session) endIfIdle() {
 	}
 }
 
+var errOneWay = fmt.Errorf("inproc: %w", link.ErrOneWay)
+
 // begin waits until a call may begin.
 func (e *end) begin(ctx context.Context) error {
 	if e.out.acceptor == nil {
-		return fmt.Errorf("inproc: %w", link.ErrOneWay)
+		return errOneWay
 	}
 	if admit := e.out.terms.Admit; admit != nil {
 		return admit(ctx)
@@ -175,7 +177,11 @@ func (e *end) begin(ctx context.Context) error {
 
 func (e *end) Invoke(ctx context.Context, u *link.UnaryCall) error {
 	callee, ok := u.Shared.(Callee)
-	if !ok && e.out.acceptor != nil {
+	switch {
+	case ok:
+	case e.out.acceptor == nil:
+		return errOneWay
+	default:
 		return link.ErrNoCall
 	}
 	if err := e.begin(ctx); err != nil {
