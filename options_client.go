@@ -140,8 +140,8 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 	return options.SetClient(func(o *options.Client) { o.MaxMemory = max(bytes, 1) })
 }
 
-// WithDisableSpinning makes callers that wait for a reply from another process, or for room to
-// write a large message, block in the system at once: see [DisableSpinning].
+// WithDisableSpinning makes callers that wait for a reply from another process block in the system at
+// once: see [DisableSpinning].
 func WithDisableSpinning() DialOption {
 	return options.SetClient(func(o *options.Client) { o.NoSpinning = true })
 }
