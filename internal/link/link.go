@@ -207,7 +207,7 @@ type CallHeader struct {
 	Metadata metadata.MD // the user's, validated; nil for none, or if it is in Packed
 	Packed   Packed      // a large amount of the user's metadata in encoded form; may be nil
 	Deadline time.Time   // zero for none
-	MaxReply int         // the largest message that the caller accepts, in bytes; 0 if unknown, which a UnaryCall's is not
+	MaxReply int         // the largest message that the caller accepts, in bytes; 0 if unknown; set for a UnaryCall
 
 	// Caller is the caller's context, or nil if the call came from another process. The callee
 	// uses its deadline and its end, but never its values.

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// What the owner of a session calls, and the users of its calls.
+// The methods for those who own a session and for those who make calls over it.
 
 // PromptOf returns conn if it is a Prompt, a new Prompt if it is a bare socket, and nil otherwise.
 func PromptOf(conn Conn) Prompt {

@@ -178,8 +178,7 @@ func (s *Session) runInlineLocked() (reads bool) {
 	return true
 }
 
-// writeRepliesLocked stops holding back replies, and writes them. mu is
-// released in between.
+// writeRepliesLocked stops holding back replies, and writes them. mu is released in between.
 func (s *Session) writeRepliesLocked() {
 	s.roles.BatchReplies = false
 	s.flushLocked(false)

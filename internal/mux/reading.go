@@ -87,8 +87,8 @@ func (s *Session) sleepLocked(ctx context.Context, st *stream, spot *wait.Cond) 
 	return err
 }
 
-// readAsCallerLocked reads for all calls until spot is woken or ctx is done. mu is
-// released while it reads.
+// readAsCallerLocked reads for all calls until spot is woken or ctx is done. mu is released while it
+// reads.
 func (s *Session) readAsCallerLocked(ctx context.Context, spot *wait.Cond) (err error) {
 	s.roles.ReadAsCaller()
 	s.reading.caller = spot

@@ -126,8 +126,8 @@ func (s *Session) feedStarvedLocked() {
 }
 
 // flushLocked writes queued frames, or leaves them to the writer. If gather is set and other
-// goroutines may be about to queue something too, it lets them run first. mu is
-// released in between.
+// goroutines may be about to queue something too, it lets them run first. mu is released in
+// between.
 func (s *Session) flushLocked(gather bool) {
 	if !s.hasQueuedLocked() {
 		return

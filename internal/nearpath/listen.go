@@ -28,7 +28,7 @@ const maxIntroductions = 64
 
 // A Listener is what Offers need of the listener that makes them.
 type Listener interface {
-	// Go runs f on a goroutine, before whose end the listener does not end.
+	// Go runs f on a goroutine. The listener waits for its end.
 	Go(f func())
 
 	// AddPending adds conn to the connections that are closed with the listener. It returns false if
@@ -72,8 +72,8 @@ type offer struct {
 
 // Make makes the client of c an offer, if it asks for one, and waits until the client stays or
 // moves. It returns false if the client has moved or left. tcp is the connection below c's, as
-// [BareTCP] returns it. opts are those of the listener l. greet returns the HELLO with an offer; once
-// it is called, the listener need not know c as a pending connection.
+// [BareTCP] returns it. opts are those of the listener l. greet returns the HELLO with an offer. When
+// it is called, the client has ended its handshake, so l may forget the pending connection.
 func (s *Offers) Make(ctx context.Context, l Listener, opts Options, tcp *net.TCPConn, c *Accepted, greet func(offer string) []byte) (stays bool) {
 	if h, n := helloOf(c.First); tcp == nil || n == 0 || n < len(c.First) || h.Features&wire.FeatureNear == 0 || opts.Upgrade == nil {
 		return true

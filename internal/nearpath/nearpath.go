@@ -1,5 +1,5 @@
-// Package nearpath moves connections to nearer paths: unix sockets to shared memory, and connections over
-// TCP within a host to shared memory or into the process.
+// Package nearpath moves connections to nearer paths: unix sockets to shared memory, and connections
+// over TCP within a host to shared memory or into the process.
 package nearpath
 
 import (
@@ -31,7 +31,7 @@ import (
 // its TCP connection. If the server sees the same addresses, nothing stands between the two, and
 // the session begins over shared memory or in process, with the peers that TCP and TLS have
 // established. In every other case the TCP connection is used as if there had been no offer.
-// dial.go is the client's part, listen.go is the server's.
+// dial.go is the client's part, listen.go the server's. upgrade.go is for unix sockets.
 
 // Options say how connections are upgraded and which sessions follow.
 type Options struct {

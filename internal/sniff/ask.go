@@ -20,10 +20,10 @@ import (
 
 // Ask finds out which protocol the server of conn speaks. auth is the result of the security
 // handshake, or nil. If ALPN has not agreed on nearcall's protocol, it asks the server, which
-// takes a round trip. If the server is nearcall's, native is true, and a
-// session can begin over conn. Otherwise it is an ordinary gRPC server, and over is the connection
-// for the transport of an ordinary gRPC client, which must begin with HTTP/2's preface. If Ask
-// fails, the caller closes conn.
+// takes a round trip. If the server is nearcall's, native is true, and a session can begin over
+// conn. Otherwise it is an ordinary gRPC server, and over is the connection for the transport of an
+// ordinary gRPC client, which must begin with HTTP/2's preface. If Ask fails, the caller closes
+// conn.
 //
 // grpc-go sets TCP_USER_TIMEOUT on its dialer's connection, if that is a *net.TCPConn. So the
 // dialer should return conn, and the credentials' handshake over.

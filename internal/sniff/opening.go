@@ -76,9 +76,9 @@ type Handover struct {
 	Accept   func(link.Session) link.Acceptor
 }
 
-// TakeHTTP2 passes a connection of HTTP/2 to grpc if its first request is one of gRPC, and
-// otherwise to http, which then has as long as deadline says. It does not wait for the request: the
-// connection that grpc gets ends with EOF, and http gets another, if the request is not gRPC's.
+// TakeHTTP2 passes a connection of HTTP/2 to grpc or http, without waiting for its first request. If
+// that has not arrived, grpc gets the connection. Should the request not be gRPC's, grpc reads EOF in
+// its place, and http gets the rest, with a new deadline.
 func TakeHTTP2(h Handover, grpc, http func(Handover), deadline func() time.Time) {
 	o := &opening{Conn: h.Conn, handover: h, ready: []byte(preface), in: h.First[len(preface):]}
 	o.handOver = func(h Handover) {

@@ -31,8 +31,8 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	return c.invokePrepared(&ci, req, reply)
 }
 
-// invokePrepared makes a call for which prepareCall has set ci. It has one defer, because a second one
-// in a function with so many returns would make both slow: the compiler no longer puts them inline.
+// invokePrepared makes a call for which prepareCall has set ci. It has one defer: the compiler makes
+// the code of defers inline only if their number times that of the returns is at most 15.
 func (c *Client) invokePrepared(ci *callInfo, req, reply any) error {
 	defer ci.end()
 	var a attempt
