@@ -243,10 +243,10 @@ func MaxSharedMemory(bytes int64) ServerOption {
 }
 
 // DisableSpinning makes the server's connections block in the system as soon as they wait for
-// input. By default a connection first spins for up to 50 microseconds. It does so if it has few
-// open calls, if spinning has paid off before, and if there is more than one processor. A call for
-// which no thread must be woken takes a fraction of the time, and usually less processor time as
-// well.
+// input. By default a connection first spins for up to 200 microseconds. It does so if it has few
+// open calls, carries no large messages and has not been quiet, and if spinning has paid off
+// before. A call for which no thread must be woken takes a fraction of the time, and usually less
+// processor time as well.
 func DisableSpinning() ServerOption {
 	return options.SetServer(func(o *options.Server) { o.NoSpinning = true })
 }

@@ -217,10 +217,12 @@ func (s *Session) receiveLocked(ctx context.Context) error {
 		s.roles.Crowd = waits.CrowdLasts
 	}
 	asCaller := s.reading.caller != nil
-	parks := false // the spin budget is spent, so park at once
+	var begun time.Time
+	parks := false // the spin budget says to park at once
 	if s.raw != nil && !s.opts.Config.NoSpinning && s.readsForFewLocked() {
-		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
-			if got, err := s.spinLocked(ctx, asCaller); got || err != nil {
+		begun = time.Now()
+		if parks = !s.reading.spinBudget.allows(begun); !parks && startSpinning() {
+			if got, err := s.spinLocked(ctx, asCaller, begun); got || err != nil {
 				return err
 			}
 		}
@@ -241,10 +243,6 @@ func (s *Session) receiveLocked(ctx context.Context) error {
 		runtime.Gosched() // the peer is in the middle of a write: let it finish, and read more at once
 	}
 	in := s.readSpace()
-	var begun time.Time
-	if parks {
-		begun = time.Now()
-	}
 	n, err := s.conn.Read(in)
 	if parks && n > 0 {
 		s.reading.spinBudget.parked(time.Since(begun))
@@ -278,6 +276,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	s.mu.Lock()
 	if n > 0 {
 		s.life.Hears(now)
+		s.reading.spinBudget.readAt = now
 		s.silent.reads++
 	}
 	if len(s.inline.calls) == 0 {
@@ -336,10 +335,11 @@ func (s *Session) readErrorReason(err error) error {
 }
 
 // readsForFewLocked reports whether so few calls wait for input that the next frame is likely to
-// arrive soon and alone.
+// arrive soon and alone. Large messages arrive in pieces, of which a reader that parks reads several
+// at once.
 func (s *Session) readsForFewLocked() bool {
 	switch {
-	case !s.reading.isMet:
+	case !s.reading.isMet, s.reading.room > 0:
 		return false
 	case s.acceptor != nil:
 		return s.activeLocked() <= fewCalls
@@ -367,9 +367,8 @@ func startSpinning() bool {
 
 // spinLocked polls the connection for up to maxSpin, or until the caller is woken, and handles what it
 // reads. It reports whether there was input. mu is released in between.
-func (s *Session) spinLocked(ctx context.Context, asCaller bool) (got bool, err error) {
+func (s *Session) spinLocked(ctx context.Context, asCaller bool, begun time.Time) (got bool, err error) {
 	s.mu.Unlock()
-	begun := time.Now()
 	now := begun
 	for i := 1; ; i++ {
 		n, err := s.raw.TryRead(s.readSpace())
@@ -401,35 +400,45 @@ func (s *Session) spinLocked(ctx context.Context, asCaller bool) (got bool, err 
 var onlyCPU = runtime.NumCPU() == 1
 
 // spinBudget decides whether a goroutine spins before it parks. Spinning is wasted if the peer
-// takes longer than a spin, or needs the processor of the spinning goroutine. A successful spin
-// earns budget and a failed one spends it, so wasted spinning soon stops. Short waits of a parked
-// goroutine earn a little, so that spinning is tried again when it may pay off.
-type spinBudget struct{ earned int }
+// takes longer than a spin, or needs the processor of the spinning goroutine.
+//
+// A successful spin earns budget. A failed one costs several times as much, because it lasts longer
+// than most successful ones, so a reader spins only as long as most spins succeed. Short waits of a
+// parked goroutine earn a little, so that spinning is tried again when it may pay off.
+//
+// After a pause the reader parks: the peer has parked too, and wakes up sooner if it can have the
+// reader's processor.
+type spinBudget struct {
+	earned int
+	readAt time.Time // of the last read that returned data
+}
 
 const (
-	maxSpin = 50 * time.Microsecond
+	// maxSpin is several times as long as a wake-up, so that readers still spin while the peer's
+	// handler works for as long.
+	maxSpin = 200 * time.Microsecond
 
-	spinCost  = 16 // lost by a failed spin, earned by a successful one
-	maxEarned = 64 * spinCost
-
-	// shortWait is the longest wait in Read for which spinning might have paid off.
-	shortWait = 2 * maxSpin
+	spinGain  = 16 // earned by a successful spin, and needed for a spin
+	spinCost  = 4 * spinGain
+	maxEarned = 64 * spinGain
 )
 
-func (p *spinBudget) allows() bool { return p.earned >= spinCost }
+func (p *spinBudget) allows(now time.Time) bool {
+	return p.earned >= spinGain && now.Sub(p.readAt) < maxSpin
+}
 
 // spun records whether a spin was successful.
 func (p *spinBudget) spun(ok bool) {
 	if ok {
-		p.earned = min(p.earned+spinCost, maxEarned)
+		p.earned = min(p.earned+spinGain, maxEarned)
 	} else {
-		p.earned -= spinCost
+		p.earned = max(p.earned-spinCost, 0)
 	}
 }
 
 // parked records how long a goroutine that did not spin was parked.
 func (p *spinBudget) parked(d time.Duration) {
-	if d < shortWait {
+	if d < maxSpin {
 		p.earned = min(p.earned+1, maxEarned)
 	}
 }

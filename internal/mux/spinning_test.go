@@ -3,6 +3,7 @@ package mux
 import (
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/options"
 )
@@ -36,6 +37,79 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReadersSpinWhileMostSpinsSucceed(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		name            string
+		successes, fail int // in turn
+		spins           bool
+	}{
+		{"all succeed", 1, 0, true},
+		{"one of six fails", 5, 1, true},
+		{"one of four fails", 3, 1, false},
+		{"all fail", 0, 1, false},
+	} {
+		p := spinBudget{earned: maxEarned, readAt: now}
+		for range maxEarned {
+			for range c.successes {
+				p.spun(true)
+			}
+			for range c.fail {
+				p.spun(false)
+			}
+		}
+		if got := p.allows(now); got != c.spins || p.earned < 0 || p.earned > maxEarned {
+			t.Errorf("%s: spins is %t with %d earned, want %t", c.name, got, p.earned, c.spins)
+		}
+	}
+}
+
+func TestShortWaitsOfParkedReadersBringSpinningBack(t *testing.T) {
+	now := time.Now()
+	p := spinBudget{readAt: now}
+	for range maxEarned {
+		p.parked(maxSpin)
+	}
+	if p.allows(now) {
+		t.Error("a reader spins after long waits")
+	}
+	for range spinGain {
+		p.parked(maxSpin - 1)
+	}
+	if !p.allows(now) {
+		t.Error("a reader does not spin after short waits")
+	}
+}
+
+func TestReadersParkAfterAPause(t *testing.T) {
+	now := time.Now()
+	p := spinBudget{earned: maxEarned, readAt: now}
+	if !p.allows(now.Add(maxSpin-1)) || p.allows(now.Add(maxSpin)) {
+		t.Error("a reader parks before a pause has lasted as long as a spin, or spins afterwards")
+	}
+}
+
+// A large message arrives in many pieces. Readers take several of them at once if they park.
+func TestReadersOfLargeMessagesPark(t *testing.T) {
+	s := &Session{opts: Options{}.withDefaults()}
+	s.reading.isMet = true
+	s.acceptor = &waiter{}
+	if !s.readsForFewLocked() {
+		t.Error("a reader of small messages parks")
+	}
+	s.reading.in = newBuffer(readBuffer)
+	s.reading.in.B = s.reading.in.B[:readBuffer]
+	s.keepPartialFrame(s.reading.in.B[:10])
+	if s.readsForFewLocked() {
+		t.Error("a reader spins in the middle of a message that filled its buffer")
+	}
+	s.keepPartialFrame(nil)
+	if !s.readsForFewLocked() {
+		t.Error("a reader parks once the large message is over")
+	}
+	s.reading.in.Free()
 }
 
 // Silent calls must not keep readers from spinning.
