@@ -25,6 +25,9 @@
 // process reports the CPU time it used, so that figures include what a call costs
 // both sides.
 //
+// Each row shows nearcall's rank among the rivals that make calls. The command fails if
+// nearcall is not first everywhere, and names the rows.
+//
 // A row is a line of inProcessRows, loopRows or peerRows, a rival a line of
 // inProcessRivals, loopRivals, peerRivals, webSocketRivals, quicRivals or
 // sharedMemoryRivals.
@@ -73,13 +76,19 @@ func run(args []string, stdout, stderr io.Writer) error {
 			defer e.outputs[i].file.Close()
 		}
 	}
+	var behind behindError
 	for i, e := range events {
 		if i > 0 {
 			fmt.Fprintln(stdout)
 		}
-		if err := e.hold(stdout); err != nil {
+		r, err := e.hold(stdout)
+		if err != nil {
 			return err
 		}
+		behind = append(behind, r.behind()...)
+	}
+	if behind != nil {
+		return behind
 	}
 	return nil
 }
@@ -92,8 +101,8 @@ type event struct {
 }
 
 // hold measures, prints the results and writes the files.
-func (e *event) hold(stdout io.Writer) (err error) {
-	r := &Report{
+func (e *event) hold(stdout io.Writer) (r *Report, err error) {
+	r = &Report{
 		Table: e.table, Machine: machine(), Date: time.Now(), Pairs: e.Pairs, Time: e.Time, Parked: e.Parked, Clock: clockReading(),
 	}
 	if e.table.Processes {
@@ -102,12 +111,12 @@ func (e *event) hold(stdout io.Writer) (err error) {
 		}
 	}
 	if r.Results, err = e.Run(); err != nil {
-		return err
+		return nil, err
 	}
 	for _, o := range e.outputs {
 		if err := o.finish(r); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return writeMarkdown(stdout, r)
+	return r, writeMarkdown(stdout, r)
 }

@@ -24,6 +24,7 @@ func writeMarkdown(w io.Writer, r *Report) error {
 		r.processes(&b)
 	}
 	r.who(&b)
+	r.ranks(&b)
 	for _, results := range r.rows() {
 		row := results[0].Row
 		fmt.Fprintf(&b, "\n### %s, %s context (`%s`)\n\n", row.Title(), row.Context(), row.Name)
@@ -83,6 +84,20 @@ func (r *Report) overview(b *strings.Builder, notes *footnotes, show func(Result
 		cells = append(cells, line)
 	}
 	table(b, 2, cells)
+}
+
+// ranks prints nearcall's rank in each row, unless nothing was measured beside it.
+func (r *Report) ranks(b *strings.Builder) {
+	cells := [][]string{{"row", "rank", "behind"}}
+	for _, results := range r.rows() {
+		if k, ok := r.rank(results); ok && k.of > 1 {
+			cells = append(cells, []string{results[0].Row.Name, k.String(), strings.Join(k.ahead, ", ")})
+		}
+	}
+	if len(cells) > 1 {
+		fmt.Fprintf(b, "\n### Rank of %s %s\n\nAmong the rivals that make calls. Lower bounds and other ways to use nearcall do not count.\n\n", r.Table.Rivals[0].Name, r.Table.Title)
+		table(b, 3, cells)
+	}
 }
 
 // processes prints the tables that only two processes have: calls per second, and CPU

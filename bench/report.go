@@ -86,6 +86,51 @@ func find(results []Result, rival string) (Result, bool) {
 	return results[i], true
 }
 
+// A rank is nearcall's place in a row among the rivals that make calls. Lower bounds, and
+// other ways to use nearcall, do not count.
+type rank struct {
+	place, of int
+	ahead     []string // the rivals that take less time
+}
+
+func (k rank) String() string { return fmt.Sprintf("%d of %d", k.place, k.of) }
+
+// rank returns the rank of the table's first rival in a row. It reports false if that rival
+// was not measured.
+func (r *Report) rank(results []Result) (rank, bool) {
+	ours, ok := find(results, r.Table.Rivals[0].Name)
+	k := rank{place: 1, of: 1}
+	for _, v := range results {
+		if v.Rival.Limit || strings.Contains(v.Rival.Name, "nearcall") {
+			continue
+		}
+		k.of++
+		if v.Ratio < ours.Ratio {
+			k.place++
+			k.ahead = append(k.ahead, fmt.Sprintf("%s (%s to %s)", v.Rival.Name, ratio(v.Ratio), ratio(ours.Ratio)))
+		}
+	}
+	return k, ok
+}
+
+// behind lists the rows in which nearcall is not first.
+func (r *Report) behind() []string {
+	var rows []string
+	for _, results := range r.rows() {
+		if k, ok := r.rank(results); ok && k.place > 1 {
+			rows = append(rows, fmt.Sprintf("%s, %s: %s, behind %s", r.Table.Name, results[0].Row.Name, k, strings.Join(k.ahead, ", ")))
+		}
+	}
+	return rows
+}
+
+// A behindError says in which rows nearcall is not first.
+type behindError []string
+
+func (e behindError) Error() string {
+	return "nearcall is not first in these rows:\n  " + strings.Join(e, "\n  ")
+}
+
 // An output is a file that a report goes to.
 type output struct {
 	path  string

@@ -51,6 +51,36 @@ func written(t *testing.T, write func(io.Writer, *Report) error, r *Report) stri
 	return b.String()
 }
 
+func TestRanks(t *testing.T) {
+	results := func(ratios ...any) []Result {
+		var all []Result
+		for i := 0; i < len(ratios); i += 2 {
+			rival := inProcess.Rivals[inProcess.place(Rival{Name: ratios[i].(string)})]
+			all = append(all, Result{Row: inProcess.Rows[0], Rival: rival, Ratio: ratios[i+1].(float64)})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		results      []Result
+		rank, behind string
+	}{
+		{results("nearcall", .3, "grpchan", 1., "bufconn", 4.), "1 of 3", ""},
+		{results("nearcall", .3, "connect-inprocess", .25, "grpchan", 1.), "2 of 3", "in-process, unary-32B: 2 of 3, behind connect-inprocess (0.25 to 0.30)"},
+		{results("nearcall", 1., "grpchan", 1.), "1 of 2", ""},
+		{results("nearcall", .3, "nearcall-inline", .2, "connect-nearcall", .2, "direct", .1, "grpchan", 1.), "1 of 2", ""},
+		{results("nearcall-inline", .2, "grpchan", 1.), "", ""},
+	} {
+		r := &Report{Table: inProcess, Results: c.results}
+		k, ok := r.rank(c.results)
+		if ok != (c.rank != "") || ok && k.String() != c.rank {
+			t.Errorf("rank is %v, %t, want %q", k, ok, c.rank)
+		}
+		if got := strings.Join(r.behind(), "; "); got != c.behind {
+			t.Errorf("behind is %q, want %q", got, c.behind)
+		}
+	}
+}
+
 func TestWritersReturnErrors(t *testing.T) {
 	for _, write := range []func(io.Writer, *Report) error{writeMarkdown, writeCSV, writeSVG, writeShortSVG} {
 		if err := write(full{}, invented()); !errors.Is(err, io.ErrShortWrite) {
@@ -116,14 +146,16 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("%d columns, not %d, in %s", n, columns, line)
 		}
 	}
-	if tables != 1+len(inProcess.Rows) {
-		t.Errorf("%d tables, want one of all rows and one for each of %d", tables, len(inProcess.Rows))
+	if tables != 2+len(inProcess.Rows) {
+		t.Errorf("%d tables, want one of all rows, one of ranks and one for each of %d", tables, len(inProcess.Rows))
 	}
 	cells := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	for _, want := range []string{
 		"2026-02-03; medians of 7 pairs of 120ms, beside 100 parked goroutines\n",
 		"| row | context | nearcall | nearcall-inline | nearcall-shared | connect-nearcall | connect-inprocess | grpchan | bufconn | tcp | direct | direct-clone |",
 		"| unary, 32 B | Background | 0.003 (3.7 ns) |",
+		"### Rank of nearcall in process ",
+		"| unary-32B | 1 of 5 | |",
 		"### unary, 1 MB, Background context (`unary-1MB`)",
 		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op |",
 		"| nearcall | 3.7 | 0.003 | 4 | 5 | 6 | 1000000000 | 96 | 2 |",

@@ -55,7 +55,10 @@ func serveHTTP3(_, address string, s Services) (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	srv := &http3.Server{Handler: connectMux(s), TLSConfig: http3.ConfigureTLSConfig(config)}
+	srv := &http3.Server{
+		Handler: connectMux(s), TLSConfig: http3.ConfigureTLSConfig(config),
+		QUICConfig: &quic.Config{MaxIncomingStreams: 1 << 20}, // for all streams of a row: 100 is the default
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
